@@ -47,7 +47,8 @@ var (
 // metricNames are those that the program's sources export.
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
-	for _, dir := range []string{"../consumer", "../internal/admin", "../internal/operator", "../internal/daemon"} {
+	for _, dir := range []string{"../consumer", "../internal/admin", "../internal/operator", "../internal/daemon",
+		"../internal/handler"} {
 		for path, text := range filesIn(t, dir) {
 			if strings.HasSuffix(path, ".go") {
 				for _, m := range exported.FindAllStringSubmatch(text, -1) {

@@ -1,160 +1,85 @@
+// Package admin is all that a daemon answers over HTTP, joined: server (probes, metrics, and who is let in), view (what
+// there is to see and do), pages for people and api for programs. It must not know the engine, whose state it is given
+// as a function, nor settings.
 package admin
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
-	"slices"
-	"strings"
-	"time"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/api"
+	"github.com/rollbackd/rollbackd/internal/admin/pages"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
-// Readiness is how it stands with the daemon, as /readyz answers it. Who may not look is told no reasons. The names of
-// its JSON form are stable.
-type Readiness struct {
-	// Ready: everything is reachable and deliveries are taken.
-	Ready bool `json:"ready"`
-	// Draining: a stop was asked for.
-	Draining bool `json:"draining"`
-	// Waiting names what is missing or paused, each with its reason.
-	Waiting []string `json:"waiting"`
-	// Degraded names what is amiss while deliveries are taken all the same.
-	Degraded []string `json:"degraded"`
-	// Group and Queue are those of the settings: whose daemon this is.
-	Group string `json:"group"`
-	Queue string `json:"queue"`
-	// Consuming: deliveries are taken.
-	Consuming bool `json:"-"`
-	// Stuck is why the process should be restarted, empty while it is alive.
-	Stuck string `json:"-"`
-}
+// What a daemon says of itself, and a proxy that vouches for persons.
+type (
+	Readiness = server.Readiness
+	Proxy     = server.Proxy
+)
 
-// NotConnected is what a daemon waits for that misses nothing: it starts, or is between two connections to RabbitMQ.
-const NotConnected = "session: not yet connected"
-
-// aliveText is what /healthz answers of a daemon that is alive.
-const aliveText = "ok"
-
-// Server answers on one address.
-type Server struct {
-	listener *connections
-	http     *http.Server
-}
-
-// Options are what a [Server] answers with.
+// Options are where a [Site] answers, to whom, and with what.
 type Options struct {
 	Addr    string // host:port; port 0 takes a free one
-	Health  func() Readiness
-	Metrics prometheus.Gatherer
-	// Guarded are handlers by the pattern below the base path that they answer at, such as /debug/pprof/. They see paths
-	// without the base path, and must stand behind the guard.
-	Guarded map[string]http.Handler
-	// Guard knows the base path; nil when there is nothing that it guards.
-	Guard  *Guard
-	Logger *slog.Logger
+	Version string // of the program, for its pages
+	Guard   server.GuardOptions
+	View    view.Options
+	Metrics *prometheus.Registry // for the guard and the view too, as are the view's logger and health for the others
+	Debug   http.Handler         // at /debug/pprof/, for who may act
 }
 
-// Listen binds the address. [Server.Serve] answers.
-func Listen(ctx context.Context, o Options) (*Server, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", o.Addr)
+// Site answers on one address.
+type Site struct {
+	server *server.Server
+	view   *view.View
+	pages  *pages.Pages
+}
+
+// Pool is how the pool is opened that the letters and rows of a site are read on.
+func Pool() dedup.OpenOptions {
+	return dedup.OpenOptions{
+		MaxOpen: view.Connections, ReadTimeout: 2 * view.StatementTime, WriteTimeout: 2 * view.StatementTime,
+		Statement: view.StatementTime,
+	}
+}
+
+// Open binds the address. It asks no server yet.
+func Open(ctx context.Context, o Options) (*Site, error) {
+	log := o.View.Logger
+	o.Guard.Refused, o.Guard.Metrics, o.Guard.Logger = pages.NewRefusals(o.View.Desk, log).Note, o.Metrics, log
+	guard, err := server.NewGuard(o.Guard)
 	if err != nil {
-		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another "+
-			"address, or off", o.Addr, err)
+		return nil, err
 	}
-	all := newConnections(l.(*net.TCPListener), o.Logger) // as its network is TCP
-	return &Server{
-		listener: all,
-		http: &http.Server{
-			Handler: all.heard(o.handler()), ConnContext: all.known, ReadHeaderTimeout: headersWithin,
-			ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
-			MaxHeaderBytes: mostHeader, ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+	o.View.Metrics = o.Metrics
+	s := &Site{view: view.New(o.View)}
+	s.pages = pages.New(s.view, guard, o.Version)
+	programs := api.New(s.view, guard)
+	s.server, err = server.Listen(ctx, server.Options{
+		Addr: o.Addr, Health: o.View.Health, Metrics: o.Metrics, Guard: guard, Logger: log,
+		Guarded: map[string]http.Handler{
+			"/":              s.pages,  // which guard themselves, page by page
+			api.Prefix:       programs, // which does so too
+			api.Prefix + "/": programs,
+			"/debug/pprof/":  guard.Protect(server.Act, o.Debug),
 		},
-	}, nil
-}
-
-// handler answers probes and scrapes to anybody, at the root. Behind the guard everything answers below the base path,
-// and at the root too, for a proxy that cuts the base path off.
-func (o Options) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if stuck := o.Health().Stuck; stuck != "" {
-			http.Error(w, stuck, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, aliveText) // a prober that went away is not an error of ours
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		said := o.Health().Said()
-		if !o.Guard.knows(r) {
-			said.Waiting, said.Degraded = named(said.Waiting), named(said.Degraded)
-		}
-		readyz(w, said)
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError),
-	}))
-	for pattern, h := range o.Guarded {
-		mux.Handle(pattern, h)
-		if base := o.Guard.BasePath(); base != "" {
-			mux.Handle(base+pattern, http.StripPrefix(base, h))
-		}
-	}
-	return mux
+	return s, err
 }
 
 // Addr is the bound address.
-func (s *Server) Addr() string { return s.listener.Addr().String() }
+func (s *Site) Addr() string { return s.server.Addr() }
 
-// Serve answers until ctx ends, then lets the requests in hand finish within a second.
-func (s *Server) Serve(ctx context.Context) error {
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		stopped <- s.http.Shutdown(grace)
-	})
-	err := s.http.Serve(s.listener)
-	if !stop() {
-		err = errors.Join(err, <-stopped)
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
-}
-
-// Said is r as it is answered: with what follows from it, and lists that are never null.
-func (r Readiness) Said() Readiness {
-	r.Waiting, r.Degraded = append([]string{}, r.Waiting...), append([]string{}, r.Degraded...)
-	if !r.Consuming && !r.Draining && len(r.Waiting) == 0 {
-		r.Waiting = append(r.Waiting, NotConnected)
-	}
-	r.Ready = r.Consuming && !r.Draining && len(r.Waiting) == 0
-	return r
-}
-
-// named is what anybody may know: what is missing or amiss, but not why. Reasons are texts of servers and people, with
-// accounts, addresses and keys in them.
-func named(all []string) []string {
-	for i, text := range all {
-		if text != NotConnected {
-			all[i], _, _ = strings.Cut(text, ": ")
-		}
-	}
-	return slices.Compact(all) // all is sorted
-}
-
-func readyz(w http.ResponseWriter, body Readiness) {
-	status := http.StatusOK
-	if !body.Ready {
-		status = http.StatusServiceUnavailable
-	}
-	writeJSON(w, "application/json", status, body)
+// Serve answers until ctx ends.
+func (s *Site) Serve(ctx context.Context) error {
+	var watching sync.WaitGroup
+	watching.Go(func() { s.view.Run(ctx) })
+	defer watching.Wait()
+	defer context.AfterFunc(ctx, s.pages.End)()
+	return s.server.Serve(ctx)
 }

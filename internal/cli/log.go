@@ -12,7 +12,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // question is what log explain was asked.
@@ -96,11 +95,10 @@ func (c *call) explain(ctx context.Context, q question) (answer view.Told, err e
 		return answer, c.noSuchKey(q.key, q.tag)
 	}
 	// A lock's server that is away is no reason to tell nothing.
-	lock, closer, err := c.LockWords(ctx, c.cfg.LockServers(rabbit.ConnectionName(c.command)))
+	lock, err := c.LockWords(ctx)
 	if err != nil {
 		return answer, fmt.Errorf("%s: %w", config.Prefix+c.cfg.LockSetting(), err)
 	}
-	c.closers = append(c.closers, closer.Close) // it was only looked at
 	copies := func(row dedup.Row) string { return operator.CopiesText(row, c.cfg.Queue) }
 	if q.queue {
 		if copies, err = c.copiesInQueue(ctx, found); err != nil {

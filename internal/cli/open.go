@@ -13,12 +13,12 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/store"
 )
 
 // firstAnswer is how long a command waits for MySQL's first answer: a server that is frozen gives none.
@@ -34,10 +34,10 @@ type call struct {
 	out      *output
 	progress *progress
 
-	lockWait      time.Duration      // of MySQL; 0: the server's
-	*daemon.Store                    // once it is opened
-	acts          *operator.Operator // once it is opened
-	closers       []func() error
+	lockWait     time.Duration      // of MySQL; 0: the server's
+	*store.Store                    // once it is opened
+	acts         *operator.Operator // once it is opened
+	closers      []func() error
 }
 
 func (c *call) close() {
@@ -64,7 +64,7 @@ func (c *call) open(ctx context.Context) error {
 
 // openPool opens the log without asking.
 func (c *call) openPool(ctx context.Context) (err error) {
-	if c.Store, err = daemon.OpenStore(ctx, c.cfg, c.command, dedup.OpenOptions{LockWait: c.lockWait}); err != nil {
+	if c.Store, err = store.Open(ctx, c.cfg, c.command, store.Options{LockWait: c.lockWait}); err != nil {
 		return err
 	}
 	for _, w := range c.Warnings {

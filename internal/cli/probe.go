@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
@@ -33,12 +33,12 @@ would not help.`,
 			if err != nil {
 				return err
 			}
-			ask := admin.Alive
+			ask := server.Alive
 			if *ready {
-				ask = admin.Ready
+				ask = server.Ready
 			}
 			err = ask(ctx, addr, *limit)
-			if errors.Is(err, admin.ErrStuck) || errors.Is(err, admin.ErrNotReady) || err == nil {
+			if errors.Is(err, server.ErrStuck) || errors.Is(err, server.ErrNotReady) || err == nil {
 				return err
 			}
 			return told{fmt.Errorf("no daemon answers at ROLLBACKD_HTTP_ADDR %s: %w", addr, err)}

@@ -19,19 +19,15 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/admin/api"
-	"github.com/rollbackd/rollbackd/internal/admin/pages"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
-	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
-	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
-	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/internal/tracing"
-	"github.com/rollbackd/rollbackd/stock"
 )
+
+// programName is how the commands are called that pages name.
+const programName = "rollbackd"
 
 // Daemon is one `rollbackd run`. Make it with [New], run it once.
 type Daemon struct {
@@ -40,31 +36,14 @@ type Daemon struct {
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
 	webhook  *deadletter.Webhook // nil: none
-	admin    *admin.Server       // nil: none, and so are view, pages and api
-	view     *view.View
-	pages    *pages.Pages
-	api      *api.API
-	closers  []func() error     // of what was opened beside the engine
-	desk     *operator.Operator // nil without HTTP address
-	spans    *tracing.Provider  // nil: none
-	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
-	statements *sqlhandler.File
+	site     *admin.Site         // nil without HTTP address, and so is desk
+	desk     *operator.Operator
+	closers  []func() error    // of what was opened beside the engine
+	spans    *tracing.Provider // nil: none
+	check    handler.Check     // of the handler, before anything is consumed; nil: none
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
 	unchecked    atomic.Pointer[string]
 	ignoreOldLog bool
-}
-
-// fresh are the secrets as they are now, to be asked for before a connection.
-type fresh struct {
-	cfg  config.Config
-	warn func(config.Warning)
-}
-
-func (f fresh) text(key string) func() string { return f.cfg.Fresh(key, f.warn) }
-
-func (f fresh) lines(key string) func() []string {
-	text := f.text(key)
-	return func() []string { return config.Lines(text()) }
 }
 
 // Options are what a Daemon is told beside the settings.
@@ -93,12 +72,15 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
 		}, func() float64 { return 1 }))
 	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
-	fresh := fresh{cfg, warn}
+	fresh := func(key string) func() string { return cfg.Fresh(key, warn) }
 	d.cfg.Config.Fresh = consumer.Fresh{
-		MySQLDSN: fresh.text("MYSQL_DSN"), RedisURL: fresh.text("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
+		MySQLDSN: fresh("MYSQL_DSN"), RedisURL: fresh("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
 	}
 	if o.Handler == nil {
-		if o.Handler, err = d.handler(ctx, fresh); err != nil {
+		o.Handler, d.check, err = handler.Open(ctx, handler.Options{
+			Config: d.cfg, Fresh: fresh, Registry: d.registry, Logger: log,
+		})
+		if err != nil {
 			return d, err
 		}
 	}
@@ -111,8 +93,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 		engine.TracerProvider = d.spans
 	}
 	if cfg.DeadLetterWebhook != "" {
+		secrets := fresh("DEAD_LETTER_WEBHOOK_SECRET")
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
-			URL: cfg.DeadLetterWebhook, Secrets: fresh.lines("DEAD_LETTER_WEBHOOK_SECRET"),
+			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) },
 			TracerProvider: engine.TracerProvider,
 		})
 		if err != nil {
@@ -126,72 +109,57 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
-	if err := d.openOperator(ctx); err != nil {
-		return d, err
+	return d, d.openSite(ctx, fresh("ADMIN_TOKEN"), o.Version)
+}
+
+// openSite makes what persons and programs look and act with, on pools of its own, so that what they do takes no
+// connection from a lane. It asks no server yet.
+func (d *Daemon) openSite(ctx context.Context, token func() string, version string) error {
+	cfg := d.cfg
+	acts, err := d.open(ctx, "desk", operator.Pool())
+	if err != nil {
+		return err
 	}
-	guard, err := admin.NewGuard(admin.GuardOptions{
-		Token: fresh.text("ADMIN_TOKEN"), TokensFile: cfg.AdminTokensFile, Proxy: admin.Proxy(cfg.AdminProxy),
-		BasePath: cfg.BasePath, Refused: pages.NewRefusals(d.desk, log).Note, Metrics: d.registry, Logger: log,
+	d.desk, err = operator.New(operator.Options{
+		Lookup: acts.Lookup, Letters: acts.Letters, Queue: cfg.Queue, Retention: cfg.Retention(), Logger: d.log,
+		Drain: cfg.DrainTimeout,
 	})
 	if err != nil {
-		return d, err
+		return err
 	}
-	if err := d.openPages(ctx, guard, o.Version); err != nil {
-		return d, err
+	looks, err := d.open(ctx, "pages", admin.Pool()) // the engine has said what the DSN is warned of
+	if err != nil {
+		return fmt.Errorf("pages: %w", err)
 	}
-	d.admin, err = admin.Listen(ctx, admin.Options{
-		Addr: cfg.HTTPAddr, Health: d.health, Metrics: d.registry, Guard: guard, Logger: log,
-		Guarded: d.guarded(guard),
-	})
-	return d, err
+	o := admin.Options{Addr: cfg.HTTPAddr, Version: version, Metrics: d.registry, Debug: http.DefaultServeMux}
+	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = token, cfg.AdminTokensFile, admin.Proxy(cfg.AdminProxy)
+	o.Guard.BasePath = cfg.BasePath
+	o.View.Lookup, o.View.Letters, o.View.Desk, o.View.Elects = looks.Lookup, looks.Letters, d.desk, true
+	o.View.Names = operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName}
+	o.View.Health, o.View.Logger = d.health, d.log
+	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
+	if o.View.Lock, err = looks.LockWords(ctx); err != nil {
+		return fmt.Errorf("pages: %w", err)
+	}
+	d.site, err = admin.Open(ctx, o)
+	return err
 }
 
-// guarded are the handlers that answer to people only, by their paths below the base path.
-func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
-	return map[string]http.Handler{
-		"/":              d.pages, // which guard themselves, page by page
-		api.Prefix:       d.api,   // which does so too
-		api.Prefix + "/": d.api,
-		"/debug/pprof/":  guard.Protect(admin.Act, http.DefaultServeMux),
+// open opens the log beside the engine's own, until the daemon ends.
+func (d *Daemon) open(ctx context.Context, name string, o store.Options) (*store.Store, error) {
+	s, err := store.Open(ctx, d.cfg, name, o)
+	if err == nil {
+		d.closers = append(d.closers, s.Close)
 	}
-}
-
-// handler is the one that the settings name.
-func (d *Daemon) handler(ctx context.Context, fresh fresh) (_ consumer.Handler, err error) {
-	cfg := d.cfg
-	switch cfg.Handler {
-	case config.HandlerHTTP:
-		repeated := prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rollbackd_calls_repeated_total", Help: "Calls made once more, as a connection used before was dead.",
-		})
-		if err := d.registry.Register(repeated); err != nil {
-			return nil, err
-		}
-		return httphandler.New(httphandler.Options{
-			Target: cfg.HTTPTarget, Timeout: cfg.HTTPTimeout, Concurrency: cfg.HTTPConcurrency,
-			CAFile: cfg.HTTPTLSCAFile, CertFile: cfg.HTTPTLSCertFile, KeyFile: cfg.HTTPTLSKeyFile,
-			Token: fresh.text("HTTP_TOKEN"), Secrets: fresh.lines("HTTP_HMAC_SECRET"), Repeated: repeated.Inc,
-			Warn: func(err error) { d.log.WarnContext(ctx, "handler http", "err", err) },
-		})
-	case config.HandlerSQL:
-		if d.statements, err = sqlhandler.Load(cfg.SQLFile, cfg.OwnTables()); err != nil {
-			return nil, err
-		}
-		return sqlhandler.New(d.statements), nil
-	}
-	empty := stock.Retry
-	if cfg.EmptyRollback == config.EmptyRollbackRefuse {
-		empty = stock.Refuse
-	}
-	return stockhandler.New(stock.Options{Empty: empty}), nil
+	return s, err
 }
 
 // Addr is the bound HTTP address, empty when there is none.
 func (d *Daemon) Addr() string {
-	if d.admin == nil {
+	if d.site == nil {
 		return ""
 	}
-	return d.admin.Addr()
+	return d.site.Addr()
 }
 
 // Metrics are what /metrics shows.
@@ -204,12 +172,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer stopPages()
 	served := make(chan error, 1)
 	var wg sync.WaitGroup
-	if d.admin != nil {
-		d.log.InfoContext(ctx, "listening", "addr", d.admin.Addr())
-		wg.Go(func() { served <- d.admin.Serve(answering) })
-		wg.Go(func() { d.view.Run(answering) })
-		stop := context.AfterFunc(answering, d.pages.End)
-		defer stop()
+	if d.site != nil {
+		d.log.InfoContext(ctx, "listening", "addr", d.site.Addr())
+		wg.Go(func() { served <- d.site.Serve(answering) })
 	} else {
 		served <- nil
 	}
@@ -218,7 +183,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.desk != nil {
 		wg.Go(func() { d.desk.Work(working) })
 	}
-	err := errors.Join(d.checkStatements(ctx), d.checkOldLogs(ctx))
+	err := errors.Join(d.checkHandler(ctx), d.checkOldLogs(ctx))
 	if err == nil && ctx.Err() == nil {
 		err = d.engine.Run(ctx) // intake, work, copies, acks, connections, pools
 	}
@@ -228,25 +193,21 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, <-served, d.close())
 }
 
-// checkStatements asks the database about handler sql's statements, before any message meets them. While the database
-// is away it waits; a stop meanwhile is none of its errors.
-func (d *Daemon) checkStatements(ctx context.Context) error {
-	if d.statements == nil {
+// checkHandler asks whether the handler can work, before any message meets it. A stop meanwhile is none of its errors.
+func (d *Daemon) checkHandler(ctx context.Context) error {
+	if d.check == nil {
 		return nil
 	}
-	err := d.statements.Await(ctx, sqlhandler.Server{
-		DSN: d.cfg.MySQLDSN, Logger: d.log,
-		Options: mysqldb.Options{Program: rabbit.ConnectionName("check"), CurrentDSN: d.cfg.Config.Fresh.MySQLDSN},
-		Waiting: func(err error) {
-			why := consumer.DependencyMySQL + ": " + err.Error()
-			d.unchecked.Store(&why)
-		},
-	})
-	d.unchecked.Store(nil)
-	if ctx.Err() != nil {
-		return nil
+	defer d.unchecked.Store(nil)
+	if err := d.check(ctx, d.waitsForMySQL); ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
+}
+
+func (d *Daemon) waitsForMySQL(err error) {
+	why := consumer.DependencyMySQL + ": " + err.Error()
+	d.unchecked.Store(&why)
 }
 
 // close ends what is not the engine's. An engine that never ran is closed too.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
-	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/internal/store"
 )
 
 // ErrOldLog says that a classic consumer's table, which was taken over, has what is not known here.
@@ -29,33 +29,35 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 	if d.ignoreOldLog {
 		return nil
 	}
-	s, err := OpenStore(ctx, d.cfg, "check", dedup.OpenOptions{MaxOpen: 1})
+	s, err := store.Open(ctx, d.cfg, "check", store.Options{MaxOpen: 1})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.Close() }() // nothing is left in it
 	defer d.unchecked.Store(nil)
-	for said := false; ; {
-		err := d.lookAtOldLogs(ctx, s)
-		switch {
-		case err == nil, errors.Is(err, ErrOldLog):
-			return err
-		case ctx.Err() != nil, mysqldb.NoTable(err), mysqldb.NoDatabase(err): // the engine says what is missing
-			return nil
+	said := false
+	look := func() (nothing struct{}, err error) {
+		err = d.lookAtOldLogs(ctx, s)
+		if errors.Is(err, ErrOldLog) || mysqldb.NoTable(err) || mysqldb.NoDatabase(err) {
+			return nothing, backoff.Permanent(err)
 		}
-		why := consumer.DependencyMySQL + ": " + err.Error()
-		d.unchecked.Store(&why)
-		if !said {
-			d.log.WarnContext(ctx, "cannot look yet whether an old log was taken over, nothing is consumed", "err", err)
-		}
-		said = true
-		if wait.For(ctx, oldLogPause) != nil {
-			return nil
-		}
+		return nothing, err
 	}
+	_, err = backoff.Retry(ctx, look, backoff.WithBackOff(backoff.NewConstantBackOff(oldLogPause)),
+		backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
+			d.waitsForMySQL(err)
+			if !said {
+				d.log.WarnContext(ctx, "cannot look yet whether an old log was taken over, nothing is consumed", "err", err)
+			}
+			said = true
+		}))
+	if errors.Is(err, ErrOldLog) {
+		return err
+	}
+	return nil // it was stopped, or tables are missing, of which the engine tells
 }
 
-func (d *Daemon) lookAtOldLogs(ctx context.Context, s *Store) error {
+func (d *Daemon) lookAtOldLogs(ctx context.Context, s *store.Store) error {
 	doubts, err := legacyimport.Doubts(ctx, s.Records, s.Pool, d.cfg.Group, oldLogTime)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -226,9 +226,9 @@ func (w *world) lockStock() (free func()) {
 }
 
 // store is the log and the letters as a command has them, until the test ends.
-func (w *world) store(o dedup.OpenOptions) *daemon.Store {
+func (w *world) store(o dedup.OpenOptions) *store.Store {
 	w.t.Helper()
-	s := must(daemon.OpenStore(w.t.Context(), w.config(), "test", o))(w.t)
+	s := must(store.Open(w.t.Context(), w.config(), "test", o))(w.t)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }

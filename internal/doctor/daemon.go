@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/config"
 	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
 )
@@ -24,17 +24,17 @@ func lookAtDaemon(ctx context.Context, a *area) {
 			", which is another port each time; the daemon's log says which, and its /readyz what it misses"))
 		return
 	}
-	said, err := admin.Ask(ctx, a.HTTPAddr, "")
+	said, err := server.Ask(ctx, a.HTTPAddr, "")
 	if err == nil && said.Group == a.Group && said.Queue == a.Queue && a.AdminToken != "" { // no stranger's
-		said, err = admin.Ask(ctx, a.HTTPAddr, a.AdminToken)
+		said, err = server.Ask(ctx, a.HTTPAddr, a.AdminToken)
 	}
 	if err != nil {
 		a.tell("answer",
-			noteIf(errors.Is(err, admin.ErrNobody), "no daemon answers at ROLLBACKD_HTTP_ADDR, which is no fault when none "+
+			noteIf(errors.Is(err, server.ErrNobody), "no daemon answers at ROLLBACKD_HTTP_ADDR, which is no fault when none "+
 				"runs on this machine or in this container; where one runs, doctor repeats what it misses. "+err.Error()),
-			warnIf(errors.Is(err, admin.ErrSilent), a.HTTPAddr+": "+err.Error(), "is the daemon frozen, or this machine "+
+			warnIf(errors.Is(err, server.ErrSilent), a.HTTPAddr+": "+err.Error(), "is the daemon frozen, or this machine "+
 				"overloaded? See its log"),
-			warnIf(errors.Is(err, admin.ErrStranger), a.HTTPAddr+": "+err.Error(), "no daemon can listen there beside it: "+
+			warnIf(errors.Is(err, server.ErrStranger), a.HTTPAddr+": "+err.Error(), "no daemon can listen there beside it: "+
 				"choose another ROLLBACKD_HTTP_ADDR"),
 			warnIf(true, err.Error(), "see ROLLBACKD_HTTP_ADDR"))
 		return
@@ -54,7 +54,7 @@ func lookAtDaemon(ctx context.Context, a *area) {
 	for _, what := range said.Waiting {
 		name, _, _ := strings.Cut(what, ": ")
 		a.tell("waiting",
-			warnIf(what == admin.NotConnected, what, "ask again: the daemon starts, or is between two connections"),
+			warnIf(what == server.NotConnected, what, "ask again: the daemon starts, or is between two connections"),
 			noteIf(name == consumer.PausedByPerson, what),
 			failIf(true, what, "the daemon takes nothing until that is mended; its log says since when"))
 	}

@@ -43,6 +43,14 @@ const defaultDrain = 25 * time.Second
 // requests beside it.
 const Connections = 12
 
+// Pool is how a pool is opened that persons act on: what they do gives way to messages.
+func Pool() dedup.OpenOptions {
+	const answer = 10 * time.Second
+	return dedup.OpenOptions{
+		MaxOpen: Connections, LockWait: time.Second, ReadTimeout: answer, WriteTimeout: answer,
+	}
+}
+
 // Operator is where persons act. It is safe for many goroutines and keeps nothing: all state is in MySQL.
 type Operator struct {
 	o      Options

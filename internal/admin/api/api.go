@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/rollbackd/rollbackd/docs"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -21,14 +21,14 @@ const Prefix = "/api/v1"
 // API answers to programs. Make it with [New]; it is safe for many goroutines.
 type API struct {
 	view  *view.View
-	guard *admin.Guard
+	guard *server.Guard
 	desk  *operator.Operator
 	mux   *http.ServeMux
 	huma  huma.API
 }
 
 // New makes the API. It asks no server.
-func New(v *view.View, guard *admin.Guard) *API {
+func New(v *view.View, guard *server.Guard) *API {
 	a := &API{view: v, guard: guard, desk: v.Options().Desk, mux: http.NewServeMux()}
 	a.huma = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{Components: &huma.Components{
@@ -56,9 +56,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	need := admin.Act
+	need := server.Act
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		need = admin.Look
+		need = server.Look
 	}
 	a.guard.Protect(need, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mux.ServeHTTP(patient{w}, r)
@@ -96,10 +96,10 @@ func (a *API) nothing(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(there) > 0 {
 		w.Header().Set("Allow", strings.Join(there, ", "))
-		admin.Problem(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s cannot be asked for with %s, only with %s.",
+		server.Problem(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s cannot be asked for with %s, only with %s.",
 			r.URL.Path, r.Method, strings.Join(there, " or ")))
 		return
 	}
-	admin.Problem(w, http.StatusNotFound, fmt.Sprintf("There is no %s: %s/openapi.json says what there is.",
+	server.Problem(w, http.StatusNotFound, fmt.Sprintf("There is no %s: %s/openapi.json says what there is.",
 		r.URL.Path, Prefix))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/docs"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
 // described is an API that asks nobody.
 func described(t *testing.T, base string) *API {
 	t.Helper()
-	guard, err := admin.NewGuard(admin.GuardOptions{BasePath: base, Logger: slog.New(slog.DiscardHandler)})
+	guard, err := server.NewGuard(server.GuardOptions{BasePath: base, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

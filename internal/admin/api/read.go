@@ -11,19 +11,19 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Overview is how it stands.
 type Overview struct {
-	Health   admin.Readiness `json:"health"`
-	Stuck    string          `json:"stuck,omitempty"`
-	Now      *view.Sample    `json:"now,omitempty"`
-	Troubles []view.Trouble  `json:"troubles"`
-	Unmoved  Unmoved         `json:"unmoved"`
-	Letters  DeadLetters     `json:"dead_letters"`
+	Health   server.Readiness `json:"health"`
+	Stuck    string           `json:"stuck,omitempty"`
+	Now      *view.Sample     `json:"now,omitempty"`
+	Troubles []view.Trouble   `json:"troubles"`
+	Unmoved  Unmoved          `json:"unmoved"`
+	Letters  DeadLetters      `json:"dead_letters"`
 }
 
 // DeadLetters says how many there are.

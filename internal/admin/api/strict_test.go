@@ -17,7 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -57,7 +57,7 @@ func served(t *testing.T) (a *API, written func() int) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	guard, err := admin.NewGuard(admin.GuardOptions{Logger: log})
+	guard, err := server.NewGuard(server.GuardOptions{Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

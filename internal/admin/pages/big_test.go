@@ -13,7 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
@@ -26,7 +26,7 @@ var throughAll = regexp.MustCompile(`href="([^"]*whole=1[^"]*)">Look through all
 // looked for by key, and else by the page that looks through all letters.
 func TestTwelveLettersAmongManyAreFound(t *testing.T) {
 	n := 6000
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	if os.Getenv(bigEnv) != "" {
 		n = 1_000_000
 		w.exec("SET GLOBAL innodb_buffer_pool_size = 2147483648") // with the tests' 256 MB the rows would be on the disk

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 )
 
 // onePage is how many rows a page of a list has.
@@ -130,9 +130,9 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, err)
 		return
 	}
-	leave, ok := p.downloads.Enter(admin.Who(r.Context()).Name)
+	leave, ok := p.downloads.Enter(server.Who(r.Context()).Name)
 	if !ok {
-		admin.Crowded(w, "downloads go on")
+		server.Crowded(w, "downloads go on")
 		return
 	}
 	defer leave()

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 
 // events sends each part of a page that is marked as live, whenever it has changed.
 func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make maker) {
-	leave, ok := p.streams.Enter(admin.Who(r.Context()).Name)
+	leave, ok := p.streams.Enter(server.Who(r.Context()).Name)
 	if !ok {
-		admin.Crowded(w, "pages are watched")
+		server.Crowded(w, "pages are watched")
 		return
 	}
 	defer leave()

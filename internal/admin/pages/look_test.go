@@ -9,7 +9,7 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -50,7 +50,7 @@ func (w *world) everything() (sums string) {
 // browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from
 // anywhere.
 func TestALookChangesNothing(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	w.some()
 	of := w.compared()
 	a, err := w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"})

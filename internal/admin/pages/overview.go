@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
@@ -62,7 +62,7 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 
 // needs are what a person should look at, the worst first.
 func needs(
-	health admin.Readiness, stuck []view.Stuck, dead view.Aged[int], groups view.Groups, nobodyElected bool,
+	health server.Readiness, stuck []view.Stuck, dead view.Aged[int], groups view.Groups, nobodyElected bool,
 ) (all []need) {
 	for _, why := range health.Waiting {
 		all = append(all, waits(why))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
@@ -26,7 +26,7 @@ func TestTheOverviewHasOneFigureOfDeadLetters(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rollbackd_dead_letters", Help: "x"})
 	gauge.Set(2)
 	figures.MustRegister(gauge)
-	w := newWorldWith(t, "", admin.GuardOptions{}, 0, func(o *view.Options) { o.Metrics = figures })
+	w := newWorldWith(t, "", server.GuardOptions{}, 0, func(o *view.Options) { o.Metrics = figures })
 	w.deadMany(6000)
 	page := w.until("/", "dead letters</b>")
 	box, tile := boxOfLetters.FindStringSubmatch(page), tileOfLetters.FindStringSubmatch(page)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
@@ -31,14 +31,14 @@ var staticFiles embed.FS
 type Pages struct {
 	view      *view.View
 	desk      *operator.Operator // of the view
-	guard     *admin.Guard
+	guard     *server.Guard
 	version   string // of the program that draws them
 	log       *slog.Logger
 	templates *template.Template
 	mux       *http.ServeMux
 	banner    banner
-	streams   *admin.Places // events that are being sent
-	downloads *admin.Places
+	streams   *server.Places // events that are being sent
+	downloads *server.Places
 	ending    chan struct{}
 	end       func() // closes ending
 }
@@ -52,11 +52,11 @@ var nav = []place{
 }
 
 // New reads the templates.
-func New(v *view.View, guard *admin.Guard, version string) *Pages {
+func New(v *view.View, guard *server.Guard, version string) *Pages {
 	p := &Pages{
 		view: v, desk: v.Options().Desk, guard: guard, version: version, log: v.Options().Logger,
 		mux: http.NewServeMux(), ending: make(chan struct{}),
-		streams: admin.NewPlaces(mostStreams, mostOfOne), downloads: admin.NewPlaces(mostDownloads, downloadsOfOne),
+		streams: server.NewPlaces(mostStreams, mostOfOne), downloads: server.NewPlaces(mostDownloads, downloadsOfOne),
 	}
 	p.end = sync.OnceFunc(func() { close(p.ending) })
 	drawn := template.New("").Option("missingkey=error").Funcs(p.words())
@@ -70,7 +70,7 @@ func (p *Pages) End() { p.end() }
 
 func (p *Pages) routes() {
 	look := func(pattern, name string, make maker) {
-		p.mux.Handle(pattern, p.guard.Protect(admin.Look, p.page(name, make)))
+		p.mux.Handle(pattern, p.guard.Protect(server.Look, p.page(name, make)))
 	}
 	look("GET /{$}", "overview", p.overview)
 	look("GET /letters", "letters", p.letters)
@@ -86,7 +86,7 @@ func (p *Pages) routes() {
 	look("GET /reconcile/finding", "finding", p.finding)
 	look("GET /pause", "pause", p.pausePage)
 	look("GET /", "trouble", p.nothing)
-	p.mux.Handle("GET /letters/download", p.guard.Protect(admin.Look, http.HandlerFunc(p.download)))
+	p.mux.Handle("GET /letters/download", p.guard.Protect(server.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
 		"/letters/act":    once(p, "", runAsked, p.view.Start),
 		"/acts/{id}/stop": p.stop,
@@ -95,7 +95,7 @@ func (p *Pages) routes() {
 		"/pause":          once(p, "", pauseAsked, p.view.Pause),
 		"/resume":         once(p, "", resumeAsked, p.view.Resume),
 	} {
-		p.mux.Handle("POST "+path, p.guard.Protect(admin.Act, p.act(do)))
+		p.mux.Handle("POST "+path, p.guard.Protect(server.Act, p.act(do)))
 	}
 	p.mux.Handle("GET /static/", p.guard.Public(cached(http.FileServerFS(staticFiles))))
 	p.mux.Handle("GET /sign-in", p.guard.Public(p.page("sign-in", p.signIn)))
@@ -133,7 +133,7 @@ type drawn struct {
 	Here   string
 	Nav    []place
 	Main   template.HTML // the page itself, inside the layout
-	Person admin.Person
+	Person server.Person
 	Signs  bool // there is a token to sign in with
 	Group  string
 	Queue  string
@@ -146,7 +146,7 @@ type drawn struct {
 type shown map[string]any
 
 // CanAct reports whether who looks may act too.
-func (d *drawn) CanAct() bool { return d.Person.Right >= admin.Act }
+func (d *drawn) CanAct() bool { return d.Person.Right >= server.Act }
 
 // token is that of a form; "" for who may not send it, and while parts are sent anew.
 func (p *Pages) token(ctx context.Context, r *http.Request, d *drawn) (string, error) {
@@ -168,7 +168,7 @@ func refuse(status int, format string, args ...any) error {
 func (p *Pages) page(name string, make maker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Whoever is not signed in yet must not take the streams from those who are.
-		if r.URL.Query().Has("live") && admin.Who(r.Context()).Right >= admin.Look {
+		if r.URL.Query().Has("live") && server.Who(r.Context()).Right >= server.Look {
 			p.events(w, r, name, make)
 			return
 		}
@@ -188,10 +188,10 @@ func (p *Pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make maker) ([]byte, int) {
 	of := p.view.Options()
 	d := &drawn{
-		Nav: nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.guard.SignsIn(), Group: of.Group,
+		Nav: nav, Here: r.URL.Path, Person: server.Who(r.Context()), Signs: p.guard.SignsIn(), Group: of.Group,
 		Queue: of.Names.Queue, Status: http.StatusOK,
 	}
-	if d.Person.Right >= admin.Look {
+	if d.Person.Right >= server.Look {
 		d.Paused = p.paused(r.Context())
 	}
 	most := view.ActsTime

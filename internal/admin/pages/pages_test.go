@@ -27,7 +27,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -51,17 +51,17 @@ type world struct {
 	pages   *Pages
 	server  *httptest.Server
 	base    string
-	health  atomic.Pointer[admin.Readiness]
+	health  atomic.Pointer[server.Readiness]
 	exec    func(query string, args ...any)
 }
 
-func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hide) *world {
+func newWorld(t *testing.T, base string, guard server.GuardOptions, hide view.Hide) *world {
 	t.Helper()
 	return newWorldWith(t, base, guard, 0, func(o *view.Options) { o.Hide = hide })
 }
 
 func newWorldWith(
-	t *testing.T, base string, guard admin.GuardOptions, lockWait time.Duration, change func(*view.Options),
+	t *testing.T, base string, guard server.GuardOptions, lockWait time.Duration, change func(*view.Options),
 ) *world {
 	t.Helper()
 	t.Parallel()
@@ -95,7 +95,7 @@ func newWorldWith(
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	w := &world{t: t, dsn: dsn, records: records, base: base}
-	w.health.Store(&admin.Readiness{Group: "g", Queue: "q", Consuming: true})
+	w.health.Store(&server.Readiness{Group: "g", Queue: "q", Consuming: true})
 	w.exec = func(query string, args ...any) {
 		t.Helper()
 		if _, err := pool.ExecContext(t.Context(), query, args...); err != nil {
@@ -109,7 +109,7 @@ func newWorldWith(
 	}
 	o := view.Options{
 		Letters: letters, Desk: w.desk, Metrics: prometheus.NewRegistry(),
-		Health: func() admin.Readiness { return *w.health.Load() }, Logger: log,
+		Health: func() server.Readiness { return *w.health.Load() }, Logger: log,
 		Names: operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Lookup: operator.Lookup{Records: records, Group: "g", DB: db,
 			OrderOf: func([]byte) (string, bool) { return "", false }},
@@ -117,7 +117,7 @@ func newWorldWith(
 	change(&o)
 	v := view.New(o)
 	guard.BasePath, guard.Logger, guard.Refused = base, log, NewRefusals(w.desk, log).Note
-	g, err := admin.NewGuard(guard)
+	g, err := server.NewGuard(guard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 // Given pages below a base path, then every link, form and file of every page stands below it and answers, and what
 // strangers have written is text and nothing else.
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
-	w := newWorld(t, "/x/y", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "/x/y", server.GuardOptions{}, view.Hide{})
 	w.some()
 	seenNow, err := w.desk.Preview(t.Context(), operator.PreviewRequest{
 		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
@@ -365,7 +365,7 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 }
 
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
-	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "/stock", server.GuardOptions{}, view.Hide{})
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
 	// given more letters, all later, than a page looks through
 	later := make([]dedup.Death, 2100)
@@ -410,7 +410,7 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 
 // Given more letters than are grouped at once, then the page shows those that were, and later all.
 func TestManyLettersAreGroupedBitByBit(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	w.deadMany(5500)
 	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
 	if _, page := w.get("/letters/groups/0"); !strings.Contains(page, "None of the latest 5,000 dead letters is of this") {
@@ -444,7 +444,7 @@ func (w *world) deadMany(n int) {
 // asked for, group them under stable addresses that count and offer them, and say of a replay of a body that is wrong
 // that it would fail again; the set of one letter is called one.
 func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	w.some()
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
 		"consumer_timestamp, created_at, remark) " +
@@ -507,7 +507,7 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 		"bodies": {Bodies: true}, "pointer": {Pointers: [][]string{{"note"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "", admin.GuardOptions{}, hide)
+			w := newWorld(t, "", server.GuardOptions{}, hide)
 			w.some()
 			const warned = "Error texts are not, and may quote what is hidden."
 			order := map[bool]string{true: "A-1", false: "!A-1"}[name == "pointer"]
@@ -525,7 +525,7 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 // Given stuck messages, trouble and letters, then the overview says first what needs a person, and the same page sends
 // its live parts as events when they change.
 func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	w.until("/", "<b>Nothing.</b>")
 	watching, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -564,7 +564,7 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 // Given a brake that holds, or a pause by a person, then the overview says first which it is, until when, and where
 // that is changed.
 func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
-	w := newWorld(t, "/x", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "/x", server.GuardOptions{}, view.Hide{})
 	for why, want := range map[string][]string{
 		"max_dead_rate: over 100 dead letters of all daemons within 1m0s, trying one batch after 5m0s, at " +
 			"2026-11-23T10:00:00Z": {
@@ -574,7 +574,7 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 			`href="/x/pause">Resume or change it`},
 		"mysql: refused": {"Nothing is consumed", "mysql: refused"},
 	} {
-		w.health.Store(&admin.Readiness{Group: "g", Queue: "q", Waiting: []string{why}})
+		w.health.Store(&server.Readiness{Group: "g", Queue: "q", Waiting: []string{why}})
 		_, page := w.get("/x/")
 		_, first, _ := strings.Cut(page, `<ul class="needs">`)
 		first, _, _ = strings.Cut(first, "</li>")
@@ -589,7 +589,7 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 // Given a group without an elected daemon, then that needs a person; when one is elected, then the overview says from
 // where it is connected.
 func TestTheOverviewSaysWhoIsElected(t *testing.T) {
-	w := newWorldWith(t, "", admin.GuardOptions{}, 0, func(o *view.Options) { o.Elects = true })
+	w := newWorldWith(t, "", server.GuardOptions{}, 0, func(o *view.Options) { o.Elects = true })
 	w.until("/", "<b>No daemon is elected</b>")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -606,7 +606,7 @@ func TestTheOverviewSaysWhoIsElected(t *testing.T) {
 
 // Given acts of several people, then the list is searched by who, what and when.
 func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	note := func(who string, kind operator.Kind, why string) {
 		t.Helper()
 		if _, err := w.desk.Note(t.Context(), operator.Actor{Name: who}, kind, why, nil, ""); err != nil {
@@ -643,7 +643,7 @@ func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
 
 // Given a token, then a browser is led to the sign-in, from there to where it wanted to go and nowhere else.
 func TestASignInLeadsWhereOneWanted(t *testing.T) {
-	w := newWorld(t, "/x", admin.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
+	w := newWorld(t, "/x", server.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
 	if status, _ := w.get("/x/letters"); status != http.StatusUnauthorized {
 		t.Errorf("a program without a token: HTTP %d", status)
 	}
@@ -685,7 +685,7 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 // Given an address from which many wrong tokens came, then the sign-in says that no more are looked at, and for how
 // long.
 func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
-	w := newWorld(t, "/x", admin.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
+	w := newWorld(t, "/x", server.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
 	for n := range 1000 {
 		got := w.signIn(fmt.Sprint("wrong-", n), "")
 		unknown := strings.Contains(got.page, "is not one of those that are known")
@@ -705,7 +705,7 @@ func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
 // Given browsers that watch pages, when the pages end, then all their events end, and so do those of whoever comes
 // after that: a server that shuts down waits for nobody.
 func TestEventsEndWithThePages(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	watch := func() *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+"/log?live=1", http.NoBody)

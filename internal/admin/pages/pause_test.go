@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -20,13 +20,13 @@ import (
 const anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
 
 // people is a guard that knows anna and rita.
-func people(t *testing.T) admin.GuardOptions {
+func people(t *testing.T) server.GuardOptions {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return admin.GuardOptions{TokensFile: file}
+	return server.GuardOptions{TokensFile: file}
 }
 
 // form takes the hidden fields of the form that is sent to an address out of a page.

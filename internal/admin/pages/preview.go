@@ -12,7 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -49,7 +49,7 @@ var errElsewhere = refuse(http.StatusForbidden, "Another site has led here. What
 
 // preview says what would happen to a set of letters. It changes nothing.
 func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
-	if admin.FromElsewhere(r) {
+	if server.FromElsewhere(r) {
 		return errElsewhere
 	}
 	q, now := r.URL.Query(), time.Now()

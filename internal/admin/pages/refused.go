@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
@@ -30,7 +30,7 @@ type refusal struct {
 	Path   string `json:"path"`
 }
 
-// Refusals writes down what persons asked for and may not do, for [admin.GuardOptions].
+// Refusals writes down what persons asked for and may not do, for [server.GuardOptions].
 type Refusals struct {
 	desk *operator.Operator
 	log  *slog.Logger
@@ -45,7 +45,7 @@ func NewRefusals(d *operator.Operator, log *slog.Logger) *Refusals {
 }
 
 // Note writes a refusal down, unless the same one was within the minute before. It goes on when the request has ended.
-func (f *Refusals) Note(ctx context.Context, who admin.Person, r *http.Request) {
+func (f *Refusals) Note(ctx context.Context, who server.Person, r *http.Request) {
 	asked := refusal{r.Method, screen.Shorten(r.URL.Path, longestAsked)}
 	if !f.news(who.Name+"\x00"+asked.Method+asked.Path, time.Now()) {
 		return

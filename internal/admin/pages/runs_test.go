@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -13,7 +13,7 @@ import (
 // Given acts whose workers said nothing for four seconds, and for longer than a lease, three that hold all places and
 // one that waits for them, and a run of which one letter failed again, then the page of each says so and what follows.
 func TestThePageOfAnActSaysWhatBecameOfIt(t *testing.T) {
-	w := newWorld(t, "/x", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "/x", server.GuardOptions{}, view.Hide{})
 	var acts []string
 	ask := func(who string) {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 )
 
 func (p *Pages) signIn(_ context.Context, r *http.Request, d *drawn) error {
@@ -27,8 +27,8 @@ func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.page("sign-in", func(_ context.Context, _ *http.Request, d *drawn) error {
-		d.Title, d.Status, d.Person = "Sign in", http.StatusUnauthorized, admin.Person{}
-		many, ok := errors.AsType[admin.TooManyError](err)
+		d.Title, d.Status, d.Person = "Sign in", http.StatusUnauthorized, server.Person{}
+		many, ok := errors.AsType[server.TooManyError](err)
 		later := 0 // seconds until a token is looked at again, after too many wrong ones
 		if ok {
 			d.Status, later = http.StatusTooManyRequests, many.Seconds()

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/api"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
@@ -24,7 +24,7 @@ func advises(text string) bool {
 // Given tables that somebody has locked, as a change of a table does, when pages and the API are asked for what
 // the desk knows, then each answer is given up after some seconds with 503 and an advice that fits, as all others are.
 func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	of := w.compared()
 	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
 	defer server.Close()
@@ -71,7 +71,7 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 // Given a table that somebody has locked, when a person or a program wants to act, then MySQL gives up waiting before
 // they do, and they are told in plain words to try again, which then succeeds.
 func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
-	w := newWorldWith(t, "", admin.GuardOptions{}, time.Second, func(*view.Options) {})
+	w := newWorldWith(t, "", server.GuardOptions{}, time.Second, func(*view.Options) {})
 	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
 	defer server.Close()
 	pool, err := sql.Open("mysql", w.dsn)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -47,7 +47,7 @@ type (
 )
 
 // Actor is the person that the guard let through, as the audit names him.
-func Actor(ctx context.Context) operator.Actor { return operator.Actor{Name: admin.Who(ctx).Name} }
+func Actor(ctx context.Context) operator.Actor { return operator.Actor{Name: server.Who(ctx).Name} }
 
 // Doing is something that was asked for and can be done, as the act with an id.
 type Doing func(ctx context.Context, id string) (operator.Act, error)

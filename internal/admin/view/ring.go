@@ -10,7 +10,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 )
 
 const (
@@ -175,7 +175,7 @@ func quantile(q float64, now, before *dto.Histogram) (bound *float64) {
 }
 
 // watch remembers what is amiss, and when it was over.
-func (r *ring) watch(h admin.Readiness, now time.Time) {
+func (r *ring) watch(h server.Readiness, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	open := map[string]bool{}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 )
 
 // engine has metrics as the engine names them.
@@ -120,9 +120,9 @@ func TestTheLastHourIsKept(t *testing.T) {
 func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 	r, now := &ring{}, time.Now()
 	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
-	r.watch(admin.Readiness{Waiting: []string{"mysql: refused: by 10.0.0.1", "session: not yet connected"}}, at(0))
-	r.watch(admin.Readiness{Waiting: []string{"mysql: no route"}, Degraded: []string{"q.dead: it is full"}}, at(1))
-	r.watch(admin.Readiness{Degraded: []string{"q.dead: it is full"}}, at(2))
+	r.watch(server.Readiness{Waiting: []string{"mysql: refused: by 10.0.0.1", "session: not yet connected"}}, at(0))
+	r.watch(server.Readiness{Waiting: []string{"mysql: no route"}, Degraded: []string{"q.dead: it is full"}}, at(1))
+	r.watch(server.Readiness{Degraded: []string{"q.dead: it is full"}}, at(2))
 	want := []Trouble{
 		{What: "mysql", Why: "no route", Since: at(0), Until: at(2), Stops: true},
 		{What: "q.dead", Why: "it is full", Since: at(1)},
@@ -134,13 +134,13 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 		}
 	}
 	check("after the first one is over", want)
-	r.watch(admin.Readiness{Waiting: []string{"mysql: gone again"}}, at(9))
+	r.watch(server.Readiness{Waiting: []string{"mysql: gone again"}}, at(9))
 	check("after it came again", []Trouble{
 		{What: "q.dead", Why: "it is full", Since: at(1), Until: at(9)},
 		{What: "mysql", Why: "gone again", Since: at(9), Stops: true},
 	})
 	for i := range 2 * mostTroubles {
-		r.watch(admin.Readiness{Degraded: []string{"queue " + strconv.Itoa(i) + ": odd"}}, at(10+i))
+		r.watch(server.Readiness{Degraded: []string{"queue " + strconv.Itoa(i) + ": odd"}}, at(10+i))
 	}
 	if n := len(r.troubles); n != mostTroubles {
 		t.Errorf("%d are remembered, want the last %d", n, mostTroubles)
@@ -249,7 +249,7 @@ func TestTheFirstLookTellsWhatItHasFoundSoFar(t *testing.T) {
 func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
 	e := newEngine()
 	v := New(Options{
-		Metrics: e.registry, Health: func() admin.Readiness { return admin.Readiness{Waiting: []string{"mysql: away"}} },
+		Metrics: e.registry, Health: func() server.Readiness { return server.Readiness{Waiting: []string{"mysql: away"}} },
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(t.Context())

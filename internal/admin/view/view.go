@@ -12,7 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -31,7 +31,7 @@ type Options struct {
 	Elects bool
 	// Metrics are the engine's, Health what it says of itself.
 	Metrics prometheus.Gatherer
-	Health  func() admin.Readiness
+	Health  func() server.Readiness
 	Hide    Hide
 	Logger  *slog.Logger
 }

@@ -64,9 +64,13 @@ var arrows = []arrow{
 		"it knows the transaction that it is given and the message; what a setting or a queue is called it must not know"},
 	{"internal/handler/http", []string{"consumer", "deadletter", "dedup", "internal/certs", "internal/wire"},
 		"it knows one request and its answer, signed as the webhook's are; what becomes of the message is the engine's"},
-	{"internal/daemon", []string{"consumer", "deadletter", "dedup", "internal/admin", "internal/legacyimport",
-		"internal/config", "internal/operator", "internal/handler", "internal/lockers", "internal/mysqldb", "internal/rabbit",
-		"internal/tracing", "lock", "stock"},
+	{"internal/handler", []string{"consumer", "internal/config", "internal/mysqldb", "internal/rabbit", "stock"},
+		"it makes a handler of settings, and no more: whatever needs rows or letters is what the handlers are called by"},
+	{"internal/store", []string{"deadletter", "dedup", "internal/config", "internal/handler", "internal/lockers",
+		"internal/operator", "internal/rabbit", "lock"},
+		"commands and pages read the same log in the same way, so it knows neither, nor the engine, whose pool is its own"},
+	{"internal/daemon", []string{"consumer", "deadletter", "internal/admin", "internal/config", "internal/handler",
+		"internal/legacyimport", "internal/mysqldb", "internal/operator", "internal/store", "internal/tracing"},
 		"it joins what a library user joins by hand: settings, handler, engine and pages"},
 	{"internal/tracing", nil, "it makes what takes spans; whoever makes spans must not need it"},
 	{"internal/rights", []string{"internal/rabbit"},
@@ -85,7 +89,7 @@ var arrows = []arrow{
 	{"cmd", []string{"internal/cli"}, "the design's name and the program's own name are the same program"},
 	{"internal/cli", []string{"internal/admin", "internal/daemon", "internal/legacyimport", "internal/config",
 		"internal/operator", "internal/fold", "internal/handler", "internal/doctor", "internal/shovel", "internal/mysqldb",
-		"internal/screen", "consumer", "deadletter", "dedup", "lock",
+		"internal/screen", "internal/store", "consumer", "deadletter", "dedup",
 		"internal/rabbit", "internal/strictjson", "internal/wire"},
 		"it parses, prints and exits; what a page could want too may not be there"},
 	{"internal/test/stack", []string{"internal/test/must"}, "it is used by the tests of all others and must not be " +
@@ -193,6 +197,18 @@ func TestImportsFollowTheArrows(t *testing.T) {
 			}
 			if !slices.ContainsFunc(arrows[i].to, func(allowed string) bool { return within(to, allowed) }) {
 				t.Errorf("%s must not import %s: %s", p.path(), to, arrows[i].why)
+			}
+		}
+	}
+}
+
+// What joins packages stays a list that is read at once: who needs an eleventh lets one of them join some.
+func TestWhatJoinsImportsTenOfOursAtMost(t *testing.T) {
+	for _, p := range packages(t) {
+		if within(p.path(), "internal/daemon") {
+			ours := slices.DeleteFunc(slices.Clone(p.Imports), func(dep string) bool { return !strings.HasPrefix(dep, module) })
+			if len(ours) > 10 {
+				t.Errorf("%s imports %d packages of ours: %v", p.path(), len(ours), ours)
 			}
 		}
 	}
