@@ -8,18 +8,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-)
 
-// admission is what the workers of a process share to answer, of a message, whether it may be tried now, by whom beside
-// it, and what its trouble costs. It knows no row and no broker: what is counted is in failure.go.
-type admission struct {
-	breaker    *breaker // too much fails: nothing, or little, is tried
-	slots      *slots   // who runs the handler at the same time
-	contention *contention
-	holders    *holders
-	strikes    strikes
-	pending    pending // claims to be given back before anything new is tried
-}
+	"github.com/rollbackd/rollbackd/consumer/internal/admission"
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
+)
 
 // enough says why the worker must not start what it has not started of a batch; nil while it may.
 func (w *worker) enough(b *batch) error {
@@ -29,7 +21,7 @@ func (w *worker) enough(b *batch) error {
 	if err := w.c.runner.full(); err != nil {
 		return err
 	}
-	if !w.backstop && !w.halfOpen.probe && w.c.breaker.stops() {
+	if !w.backstop && !w.halfOpen.probe && w.c.breaker.Stops() {
 		return errTripped
 	}
 	if w.intake.Err() != nil {
@@ -57,16 +49,16 @@ func (w *worker) nextGroup(b *batch, how way, probe bool) group {
 	case w.c.service != nil:
 		n = min(n, w.atOnce)
 	default:
-		n = w.c.contention.most(n)
+		n = w.c.contention.Most(n)
 	}
 	if n < len(g.items) {
 		b.groups = append(b.groups, group{items: g.items[n:], tries: g.tries})
 		g.items = g.items[:n:n]
 	}
-	if next := g.items[0].next; next != 0 && next != runAlone {
+	if next := g.items[0].next; next != 0 && next != decide.RunAlone {
 		return g
 	}
-	rest, aside, trial := w.c.contention.part(g.items)
+	rest, aside, trial := w.c.contention.Part(g.items)
 	for _, it := range aside {
 		w.putOff(it, errStepsAside)
 	}
@@ -82,7 +74,7 @@ func (w *worker) spare(_ context.Context, b *batch) error {
 	if !w.halfOpen.probe {
 		return nil
 	}
-	room := probeSize
+	room := admission.ProbeSize
 	for _, some := range []*[]*item{&b.fresh, &b.again, &b.alone} {
 		n := min(room, len(*some))
 		for _, it := range (*some)[n:] {
@@ -92,6 +84,10 @@ func (w *worker) spare(_ context.Context, b *batch) error {
 	}
 	return nil
 }
+
+// errStepsAside is why a message comes back later that was not tried.
+var errStepsAside = errors.New("it names what messages named that waited for locks of others: it comes back, and no " +
+	"attempt was counted")
 
 // errSpaced is why a message is put off by a probe.
 var errSpaced = errors.New("attempts are spaced out, because all of them fail: it comes back, and none was counted")
@@ -151,9 +147,10 @@ func (w *worker) putOff(it *item, cause error) { it.end(InProgress, w.puttingOff
 
 func (w *worker) puttingOff(it *item, cause error) settlement {
 	delays := w.c.cfg.RetryDelays
-	delay := fit(delays, w.c.contention.age(it)) // for no longer than the lock is known
-	if errors.Is(cause, errHandlerTimeout) {     // each time for longer, because it costs the worker a handler's time
-		delay = delays[min(w.c.strikes.back(it.id.Identity), len(delays))-1]
+	// For no longer than the lock is known.
+	delay := decide.Fit(delays, w.c.contention.Age(it))
+	if errors.Is(cause, errHandlerTimeout) { // each time for longer, because it costs the worker a handler's time
+		delay = delays[min(w.c.strikes.Back(it.id.Identity), len(delays))-1]
 	}
 	return settlement{by: byRetry, delay: delay, cause: cause.Error()}
 }
@@ -161,7 +158,7 @@ func (w *worker) puttingOff(it *item, cause error) settlement {
 // mayKill reports whether a message was in the hands of a process that died so often that not even the handler's
 // Validate may see it before a claim counts that.
 func (w *worker) mayKill(it *item) bool {
-	return w.backstop || it.deliveries() > maxFastDeliveries
+	return w.backstop || it.circumstances().MayKill()
 }
 
 // validate asks the handler's Validator, if it is one, what is wrong with each of msgs. A panic is an error of the

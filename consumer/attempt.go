@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -82,7 +83,7 @@ func (w *worker) attemptAll(ctx context.Context, b *batch, queue *[]*item, how w
 		t := &attempt{worker: w, b: b, way: how, group: g, probe: probe}
 		// who is left of a group that waited in vain is found in the same slot
 		if how.claimed || slot.taken == 0 || len(g.items) > 1 {
-			if err := slot.take(ctx, t.runsByItself() || w.c.contention.unclear()); err != nil {
+			if err := slot.take(ctx, t.runsByItself() || w.c.contention.Unclear()); err != nil {
 				t.unused()
 				return err
 			}
@@ -116,7 +117,7 @@ func (t *attempt) run(ctx context.Context) (err error) {
 		case p.comes.by != byNothing:
 			p.it.end(InProgress, p.comes)
 		default:
-			p.it.next = runAlone
+			p.it.next = decide.RunAlone
 			apart = append(apart, p.it)
 		}
 	}
@@ -157,11 +158,11 @@ func (t *attempt) prepare(ctx context.Context) error {
 	it := t.items[0]
 	var step func(context.Context) (dedup.Row, error)
 	switch it.next {
-	case exhaust:
+	case decide.Exhaust:
 		step = func(ctx context.Context) (dedup.Row, error) { return t.c.records.Exhaust(ctx, it.row) }
-	case forgive:
+	case decide.Forgive:
 		step = func(ctx context.Context) (dedup.Row, error) { return t.c.records.Forgive(ctx, it.row) }
-	case reopen: // its letter was moved here by hand, or the row has lost a replay
+	case decide.Reopen: // its letter was moved here by hand, or the row has lost a replay
 		note := dedup.ReplayNote{
 			By: "by hand", Filter: "a letter moved to the main queue", Token: it.row.ReplayToken(t.owner()),
 		}
@@ -175,7 +176,7 @@ func (t *attempt) prepare(ctx context.Context) error {
 		return nil
 	}
 	err := t.transition(ctx, it, step)
-	if err == nil && it.outcome == 0 && it.next == exhaust {
+	if err == nil && it.outcome == 0 && it.next == decide.Exhaust {
 		it.bury(dedup.ReasonCrashed, t.lastWords(it.row))
 	}
 	t.dropEnded()
@@ -206,15 +207,15 @@ func (t *attempt) transact(ctx context.Context) error {
 		var span trace.Span
 		if t.claimed && len(t.items) == 1 {
 			spanned, span = t.c.tracing.message(ctx, t.items[0].msg)
-			if t.lateFor(t.b) || t.c.contention.flow() {
+			if t.lateFor(t.b) || t.c.contention.Flow() {
 				t.tries = 1
 			}
 		}
-		t.meetings, t.left, t.said = 0, nil, told{}
+		t.meetings, t.left, t.said = 0, nil, decide.Told{}
 		err := t.repeat(spanned, DependencyMySQL, t.try, func(ctx context.Context, pause time.Duration) {
 			_ = t.makeRoom(ctx, pause) // else hold does
 		})
-		endSpan(span, cmp.Or(err, t.said.err))
+		endSpan(span, cmp.Or(err, t.said.Err))
 		if err != nil || len(t.items) == 0 { // whoever was given back meanwhile was applied, or is somebody else's
 			return err
 		}
@@ -226,26 +227,27 @@ func (t *attempt) transact(ctx context.Context) error {
 }
 
 // follow does what follows for the group.
-func (t *attempt) follow(ctx context.Context, said told, took time.Duration) error {
+func (t *attempt) follow(ctx context.Context, said decide.Told, took time.Duration) error {
 	g := t.group
-	switch g.next(said, t.claimed, t.lateFor(t.b)) {
-	case endApplied:
-		t.separate(said.blamed, true)
+	all := decide.Group{Size: len(g.items), Claimed: t.claimed, Late: t.lateFor(t.b)}
+	switch all.Next(said) {
+	case decide.Applied:
+		t.separate(said.Blamed, true)
 		t.worker.applied(t.items)
 		if t.claimed {
 			for _, it := range t.items {
-				t.c.strikes.clear(it.id.Identity)
+				t.c.strikes.Clear(it.id.Identity)
 			}
 		}
-	case lookAtRows:
+	case decide.LookAtRows:
 		t.separate(t.left, true)
-		rest, err := t.lookAgain(ctx, t.b, t.items, said.finish == unsure)
+		rest, err := t.lookAgain(ctx, t.b, t.items, said.End == decide.Unsure)
 		if err != nil {
 			return err
 		}
 		t.then(group{items: rest, tries: g.tries})
-	case goOnWithout:
-		t.separate(said.blamed, !said.late)
+	case decide.GoOnWithout:
+		t.separate(said.Blamed, !said.Late)
 		switch {
 		case !t.claimed:
 			t.then(group{items: t.items, tries: g.tries})
@@ -258,20 +260,20 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 		default:
 			return nil
 		}
-	case halve:
+	case decide.Halve:
 		t.then(g.halves(took > t.c.cfg.HandlerTimeout)...)
-	case single:
+	case decide.Single:
 		t.then(g.single()...)
-	case goApart:
+	case decide.GoApart:
 		t.separate(t.left, true)
 		t.goApart(t.items...)
-	case charge:
+	case decide.Charge:
 		t.chargeOne(said)
-	case putOff:
+	case decide.PutOff:
 		for _, it := range t.items {
-			t.back = append(t.back, putBack{it: it, comes: t.puttingOff(it, said.err)})
+			t.back = append(t.back, putBack{it: it, comes: t.puttingOff(it, said.Err)})
 		}
-	case loseLease:
+	case decide.LoseLease:
 		t.leaseLost(t.items[0])
 	}
 	t.items = nil
@@ -300,9 +302,9 @@ func (t *attempt) separate(by map[int]error, timely bool) {
 }
 
 // chargeOne has the one message pay for what the handler said. In the fast path that may be about a server.
-func (t *attempt) chargeOne(said told) {
-	cause := said.err
-	if by := said.blamed; by != nil {
+func (t *attempt) chargeOne(said decide.Told) {
+	cause := said.Err
+	if by := said.Blamed; by != nil {
 		cause = by[0]
 	}
 	if !t.claimed {
@@ -325,44 +327,44 @@ func (t *attempt) try(ctx context.Context) (setback, error) {
 		}
 	}
 	began := time.Now()
-	said, inVain := t.c.contention.try(ctx, t.items, func(ctx context.Context) told {
+	said, inVain := t.c.contention.Try(ctx, t.items, func(ctx context.Context) decide.Told {
 		return t.c.effects.apply(ctx, eachOf(t.items, (*item).message), t.rows())
 	})
-	if said.finish == failed {
-		said.blamed = blameOf(said.err, len(t.items))
+	if said.End == decide.Failed {
+		said.Blamed = blameOf(said.Err, len(t.items))
 	}
-	if said.finish == committed || said.finish == unsure { // else the blame of the COMMIT that was lost holds
-		t.left = said.blamed
+	if said.End == decide.Committed || said.End == decide.Unsure { // else the blame of the COMMIT that was lost holds
+		t.left = said.Blamed
 	}
-	t.unknown = t.unknown || said.finish == unsure
-	if said.finish == unsure || said.finish == moved {
+	t.unknown = t.unknown || said.End == decide.Unsure
+	if said.End == decide.Unsure || said.End == decide.Moved {
 		var err error
 		if said, err = t.look(ctx, said); err != nil {
 			return setbackOf(err), err
 		}
 	}
-	if t.anotherTry(&said, inVain) || said.finish == stopped {
-		return setback{true, said.finish == met, said.finish == met || said.finish == slow}, said.err
+	if t.anotherTry(&said, inVain) || said.End == decide.Stopped {
+		return setback{true, said.End == decide.Met, said.End == decide.Met || said.End == decide.Slow}, said.Err
 	}
-	if t.said = said; said.finish == met {
-		t.c.health.inVain(ctx, said.err, time.Since(began))
+	if t.said = said; said.End == decide.Met {
+		t.c.health.inVain(ctx, said.Err, time.Since(began))
 	}
 	return setback{}, nil
 }
 
 // look says more of a COMMIT without an answer, or of rows that are not as they were read.
-func (t *attempt) look(ctx context.Context, said told) (told, error) {
+func (t *attempt) look(ctx context.Context, said decide.Told) (decide.Told, error) {
 	switch {
 	case !t.claimed:
 		return t.lookForRows(ctx, said)
 	case t.unknown && len(t.items) == 1:
 		done, err := t.c.records.Holds(ctx, t.items[0].id.Identity, t.items[0].claim.Applied())
 		if err != nil || done {
-			return told{finish: committed}, err
+			return decide.Told{End: decide.Committed}, err
 		}
 	}
-	if said.finish == unsure {
-		said = notCommitted(said.err) // the row's lock or its status will tell
+	if said.End == decide.Unsure {
+		said = notCommitted(said.Err) // the row's lock or its status will tell
 	}
 	return said, nil
 }
@@ -370,17 +372,17 @@ func (t *attempt) look(ctx context.Context, said told) (told, error) {
 // anotherTry reports whether the transaction of a group is tried again as it is. A dependency that fails a message
 // which is claimed alone three times while others succeed is its failure, but for a disk that runs full, which has room
 // for one and none for another, and for locks of others.
-func (t *attempt) anotherTry(said *told, inVain bool) bool {
+func (t *attempt) anotherTry(said *decide.Told, inVain bool) bool {
 	one := t.claimed && len(t.items) == 1
 	times, guilty := 0, false
-	switch said.finish {
-	case met:
+	switch said.End {
+	case decide.Met:
 		t.meetings++
-		if one && errors.Is(said.err, errHandlerTimeout) {
+		if one && errors.Is(said.Err, errHandlerTimeout) {
 			t.meetings++ // it has taken as long as two waits
 		}
 		return t.meetings < t.tries && (one || !inVain)
-	case slow:
+	case decide.Slow:
 		if !t.claimed {
 			t.meetings++
 			return t.meetings < t.tries
@@ -388,12 +390,12 @@ func (t *attempt) anotherTry(said *told, inVain bool) bool {
 		if one {
 			times, guilty = t.suspect(t.items[0])
 		}
-	case tooLarge:
+	case decide.TooLarge:
 		if one {
-			said.finish = failed
+			said.End = decide.Failed
 		}
-	case away:
-		if one && !mysqldb.NoRoom(said.err) {
+	case decide.Away:
+		if one && !mysqldb.NoRoom(said.Err) {
 			times, guilty = t.suspect(t.items[0])
 		}
 		if !guilty {
@@ -401,7 +403,7 @@ func (t *attempt) anotherTry(said *told, inVain bool) bool {
 		}
 	}
 	if guilty {
-		*said = told{finish: failed, err: failedOften(said.err, times)}
+		*said = decide.Told{End: decide.Failed, Err: failedOften(said.Err, times)}
 	}
 	return false
 }
@@ -418,7 +420,7 @@ func (t *attempt) rows() marker {
 // is there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises
 // 1062): that is trouble, because who gives up then must not look for rows again. A lost answer is remembered, because
 // the COMMIT may still be decided.
-func (t *attempt) lookForRows(ctx context.Context, said told) (told, error) {
+func (t *attempt) lookForRows(ctx context.Context, said decide.Told) (decide.Told, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
 	rows, err := t.c.records.LookUp(ctx, eachOf(t.items, (*item).identity))
@@ -428,23 +430,23 @@ func (t *attempt) lookForRows(ctx context.Context, said told) (told, error) {
 	for _, row := range rows {
 		if row.Status != dedup.Absent {
 			if t.unknown {
-				said.finish = unsure
+				said.End = decide.Unsure
 			}
 			return said, nil
 		}
 	}
-	said = notCommitted(said.err)
-	said.err = fmt.Errorf("no row of the batch is there: %v", said.err) //nolint:errorlint // it is none any more
+	said = notCommitted(said.Err)
+	said.Err = fmt.Errorf("no row of the batch is there: %v", said.Err) //nolint:errorlint // it is none any more
 	return said, nil
 }
 
 // notCommitted is the trouble of a COMMIT that had no answer, or an error for one, and is not there: a lock on the
 // whole server (FLUSH TABLES WITH READ LOCK) makes a COMMIT wait as it does a statement.
-func notCommitted(err error) told {
+func notCommitted(err error) decide.Told {
 	if mysqldb.Classify(err) == mysqldb.FaultContention {
-		return told{finish: met, err: err}
+		return decide.Told{End: decide.Met, Err: err}
 	}
-	return told{finish: away, err: err}
+	return decide.Told{End: decide.Away, Err: err}
 }
 
 // record writes down what became of the claims: success first, which nothing tells of but the service, then the failed

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/admission"
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -21,10 +23,10 @@ type item struct {
 
 	row       dedup.Row
 	lock      itsLock
-	next      verdict      // what must be done with it before it is claimed
-	claim     *dedup.Claim // held while attempted
-	named     []uint64     // see read
-	followers []*item      // copies with the same identity and body in the same batch
+	next      decide.Verdict // what must be done with it before it is claimed
+	claim     *dedup.Claim   // held while attempted
+	named     admission.Values
+	followers []*item // copies with the same identity and body in the same batch
 
 	fate
 	copy publication
@@ -49,8 +51,19 @@ type unreadable struct {
 }
 
 func (it *item) identity() dedup.Identity { return it.id.Identity }
-func (it *item) message() Message         { return it.msg }
-func (it *item) claimed() dedup.Claim     { return *it.claim }
+
+// Said is an [admission.Message]'s.
+func (it *item) Said() (dedup.Identity, []byte, *admission.Values) {
+	return it.id.Identity, it.msg.Body, &it.named
+}
+
+// opening is the life of the message that its row knows.
+func (it *item) opening() admission.Opening {
+	return admission.Opening{Key: it.id.Identity, Replays: it.row.Replays}
+}
+
+func (it *item) message() Message     { return it.msg }
+func (it *item) claimed() dedup.Claim { return *it.claim }
 
 func (it *item) entry() dedup.Entry {
 	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
@@ -59,7 +72,7 @@ func (it *item) entry() dedup.Entry {
 // runsByItself reports whether a process has died with it, or is to be thought to have: then it is attempted while this
 // process does nothing else.
 func (it *item) runsByItself() bool {
-	return it.next == takeOver || it.next == forgive || it.row.RunsAlone()
+	return it.next == decide.TakeOver || it.next == decide.Forgive || it.row.RunsAlone()
 }
 
 // fullEntry also holds what a person or reconcile needs to send the message again.
@@ -73,8 +86,8 @@ func (it *item) fullEntry() dedup.Entry {
 func (it *item) deliveries() int { return it.delivery.Count + it.copied.Deliveries }
 
 // circumstances are what the verdict needs to know besides the row.
-func (it *item) circumstances() circumstances {
-	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.rejected != nil, LetterOf: -1,
+func (it *item) circumstances() decide.Circumstances {
+	c := decide.Circumstances{Deliveries: it.deliveries(), Unreadable: it.rejected != nil, LetterOf: -1,
 		Replays: it.copied.Replays}
 	if !it.copied.DeadAt.IsZero() {
 		c.LetterOf = it.copied.Replays

@@ -3,10 +3,10 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -147,7 +147,7 @@ func (t *attempt) sort(it *item, out called) {
 			out.after = it.row.Age
 		}
 		why := out.err.Error()
-		comes := settlement{by: byRetry, delay: fitUp(t.c.cfg.RetryDelays, out.after), cause: why}
+		comes := settlement{by: byRetry, delay: decide.FitUp(t.c.cfg.RetryDelays, out.after), cause: why}
 		t.back = append(t.back, putBack{it, why, comes})
 	}
 }
@@ -162,7 +162,7 @@ func (t *attempt) mark(ctx context.Context) error {
 		claims := eachOf(some, (*item).claimed)
 		return func(ctx context.Context) ([]dedup.Row, []error) { return nil, t.c.records.MarkAll(ctx, claims) }
 	}, func(it *item, _ dedup.Row) {
-		t.c.strikes.clear(it.id.Identity)
+		t.c.strikes.Clear(it.id.Identity)
 		done = append(done, it)
 	})
 	if err != nil {
@@ -172,13 +172,4 @@ func (t *attempt) mark(ctx context.Context) error {
 	t.leaseLost(lost...) // somebody has taken a lease over, and calls with the same key
 	t.worker.applied(done)
 	return nil
-}
-
-// fitUp is the shortest of delays that is not below wait, else the longest.
-func fitUp(delays []time.Duration, wait time.Duration) time.Duration {
-	i := slices.IndexFunc(delays, func(d time.Duration) bool { return d >= wait })
-	if i < 0 {
-		i = len(delays) - 1
-	}
-	return delays[i]
 }

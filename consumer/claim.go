@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -85,7 +86,7 @@ func (t *attempt) hold(ctx context.Context) (free bool, err error) {
 		return err == nil && len(lost) == 0, err
 	}
 	if len(t.items) > 1 && !t.roomFor(t.since, 0) {
-		t.said = told{finish: away, err: errors.New("the leases of the claims have no room for another try")}
+		t.said = decide.Told{End: decide.Away, Err: errors.New("the leases of the claims have no room for another try")}
 		return false, nil
 	}
 	return true, nil
@@ -140,7 +141,7 @@ func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 	for i, p := range all {
 		switch it := p.it; {
 		case errs[i] == nil:
-			it.row, it.claim, it.next = it.claim.GivenBack(), nil, runAlone
+			it.row, it.claim, it.next = it.claim.GivenBack(), nil, decide.RunAlone
 		case t.unknown && rows[it.id.Identity].Version == it.claim.Applied():
 			t.worker.applied([]*item{it})
 		default:

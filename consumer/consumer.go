@@ -113,7 +113,7 @@ func (c *Consumer) Close() error {
 
 // State says what the engine is doing.
 func (c *Consumer) State() State {
-	s := c.health.state(c.contention.stand())
+	s := c.health.state(c.contention.Stand())
 	s.Still = max(s.Still, c.runner.still())
 	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
 		without := c.locks.name + ": " + err.Error()

@@ -14,8 +14,8 @@
 //
 // The front door is in consumer.go, open.go and config.go; what the engine's parts share is in engine.go. The way of
 // one delivery reads from top to bottom: [Consumer.Run] keeps a session (session.go), a session has workers
-// (worker.go), one for each lane of the Config, and a worker takes batches through process (life.go). What a row means
-// is decided in verdict.go, and what follows for a group of messages in plan.go, without touching a server; whether a
+// (worker.go), one for each lane of the Config, and a worker takes batches through process (life.go). What a row
+// and the end of an attempt mean for a message is decided in internal/decide, without touching a server; whether a
 // message may be tried now is asked in admission.go; attempts are in attempt.go, and transactions around the handler in
 // effect.go. A duplicate is told in duplicate.go, a failed attempt is counted in failure.go, an ack is decided in
 // ack.go, and a drain begins in drain.go.

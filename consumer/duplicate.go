@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -48,35 +49,35 @@ func (w *worker) lookUp(ctx context.Context, b *batch) error {
 
 // route sends an item the way its row asks for.
 func (w *worker) route(b *batch, it *item) {
-	v := decide(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
-	if v.works() && w.c.holding.has(it.id.Identity) {
-		v = comeBack // a letter of it waits for room, in this process: one is enough
+	v := decide.OfRow(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
+	if v.Works() && w.c.holding.has(it.id.Identity) {
+		v = decide.ComeBack // a letter of it waits for room, in this process: one is enough
 	}
-	if it.lock.hold == lock.HeldByOther && v.works() { // a row may say more than a lock: only work waits for the lock
+	if it.lock.hold == lock.HeldByOther && v.Works() { // a row may say more than a lock: only work waits for the lock
 		if b.pass == 0 {
 			b.later = append(b.later, it)
 			return
 		}
-		v = comeBack
+		v = decide.ComeBack
 	}
 	switch v {
-	case runFresh:
+	case decide.RunFresh:
 		b.fresh = append(b.fresh, it)
-	case skipDone:
+	case decide.SkipDone:
 		it.ack(Duplicate)
-	case skipDead:
+	case decide.SkipDead:
 		it.ack(DuplicateOfDead)
-	case comeBack:
+	case decide.ComeBack:
 		wait := it.row.Wait
 		if it.row.Condemned() {
-			wait = longest // nothing is gained by coming soon
+			wait = decide.Longest // nothing is gained by coming soon
 		}
 		w.comeBack(it, wait)
-	case bury:
+	case decide.Bury:
 		it.bury(it.rejected.reason, it.rejected.err.Error())
-	case giveUp:
-		it.bury(reasonOf(it.row), w.lastWords(it.row))
-	case runAgain:
+	case decide.GiveUp:
+		it.bury(decide.ReasonOf(it.row), w.lastWords(it.row))
+	case decide.RunAgain:
 		b.again = append(b.again, it)
 	default:
 		it.next = v
@@ -160,10 +161,10 @@ func (w *worker) reconsider(ctx context.Context, items []*item) error {
 			continue // the row of a confirmed letter is still to be written
 		}
 		it.row = row
-		switch verdict := decide(row, it.circumstances(), w.c.cfg.MaxAttempts); {
-		case verdict == skipDone && !differs(it):
+		switch verdict := decide.OfRow(row, it.circumstances(), w.c.cfg.MaxAttempts); {
+		case verdict == decide.SkipDone && !differs(it):
 			it.ack(Duplicate)
-		case verdict == skipDead && !differs(it):
+		case verdict == decide.SkipDead && !differs(it):
 			it.ack(DuplicateOfDead)
 		case dies: // a copy sees what becomes of it; the copy of a letter stays the letter that it is
 			w.leaseLost(it)
@@ -207,21 +208,21 @@ func (it *item) looksNew() bool {
 // routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a
 // row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
 func (w *worker) routeBackstop(b *batch, it *item) {
-	v := decide(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
+	v := decide.OfRow(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
 	switch {
 	case it.row.Status == dedup.Processing && it.row.LeaseLive: // somebody is at it: see what comes of it
 		b.lease = max(b.lease, it.row.Wait)
 		b.later = append(b.later, it)
-	case v == skipDone:
+	case v == decide.SkipDone:
 		it.ack(Duplicate)
-	case v == reopen:
+	case v == decide.Reopen:
 		it.end(DuplicateOfDead, settlement{by: byMove}) // it is all that is left of the message
-	case v == skipDead:
+	case v == decide.SkipDead:
 		it.ack(DuplicateOfDead)
 	case w.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
-		w.comeBack(it, longest)
+		w.comeBack(it, decide.Longest)
 	case it.row.Condemned():
-		it.bury(reasonOf(it.row), it.row.Remark)
+		it.bury(decide.ReasonOf(it.row), it.row.Remark)
 	default:
 		b.alone = append(b.alone, it)
 	}

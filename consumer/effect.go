@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -23,29 +24,6 @@ type effects struct {
 	hook    func(Point)
 	metrics *metrics
 	runner  *runner
-}
-
-// finish is how a transaction of messages ended.
-type finish uint8
-
-const (
-	committed finish = iota + 1 // the effects of all whom nobody blames
-	moved                       // nothing: a row is not as it was read
-	unsure                      // perhaps, or later: the COMMIT has no answer
-	failed                      // nothing: the handler said so, or what a server refused of it
-	met                         // nothing: locks of others were in the way
-	slow                        // nothing: the database was too long at work on a statement, and waited for no lock
-	tooLarge                    // nothing: for a statement, or a transaction
-	away                        // nothing: the database, which says nothing of the messages
-	stopped                     // nothing: the engine stops
-)
-
-// told is what is known of the end of a transaction.
-type told struct {
-	finish
-	blamed map[int]error // left out of what is committed, or who failed
-	late   bool          // the call's time was over: whom the handler names then is whom it was at
-	err    error
 }
 
 // errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
@@ -103,7 +81,7 @@ func (m marker) seal(ctx context.Context, tx dedup.Execer, blamed map[int]error)
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
 // costs no run of the handler and the row's lock is held while it runs. Messages that the handler blames may leave the
 // transaction while the others are committed, or their COMMIT is unknown; they are returned.
-func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
+func (e *effects) apply(ctx context.Context, msgs []Message, m marker) decide.Told {
 	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
 	defer cancel()
 	bounded, activity := mysqldb.WithActivity(bounded)
@@ -116,7 +94,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
-			return told{finish: moved, err: err}
+			return decide.Told{End: decide.Moved, Err: err}
 		}
 		return e.unrun(e.explain(ctx, bounded, activity, err, guard))
 	}
@@ -128,7 +106,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 		guard.ours = true
 		if err = m.seal(bounded, guard, blamed); errors.Is(err, dedup.ErrLost) {
 			_ = tx.Rollback()
-			return told{finish: moved, err: err}
+			return decide.Told{End: decide.Moved, Err: err}
 		}
 	}
 	if err != nil {
@@ -137,7 +115,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 			err = by[0] // alone: what it is blamed for may be the database's
 		}
 		if guard.over {
-			return told{finish: failed, err: err}
+			return decide.Told{End: decide.Failed, Err: err}
 		}
 		return e.explain(ctx, bounded, activity, err, guard)
 	}
@@ -150,10 +128,10 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 			return e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), guard) // nothing was sent
 		}
 		err = fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
-		return told{finish: unsure, blamed: blamed, err: err}
+		return decide.Told{End: decide.Unsure, Blamed: blamed, Err: err}
 	}
 	e.at(PointCommitted)
-	return told{finish: committed, blamed: blamed}
+	return decide.Told{End: decide.Committed, Blamed: blamed}
 }
 
 // effect calls the handler. When it blames some and has applied the others, the rows of the blamed are taken out. When
@@ -278,12 +256,12 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (b
 // the handler made of it.
 func (e *effects) explain(
 	ctx, bounded context.Context, activity *mysqldb.Activity, err error, guard *guardedTx,
-) told {
+) decide.Told {
 	switch cut := activity.Cut(); {
 	case cut == nil || bounded.Err() == nil:
 	case ctx.Err() != nil: // the engine stops, and has claims to give back whose rows this statement's transaction locks
 		e.end(ctx, cut)
-		return told{finish: stopped, err: context.Cause(ctx)}
+		return decide.Told{End: decide.Stopped, Err: context.Cause(ctx)}
 	default:
 		return e.cutOff(ctx, context.Cause(bounded), activity, cut)
 	}
@@ -300,26 +278,26 @@ func (e *effects) explain(
 	contended := fault == mysqldb.FaultNone && errors.Is(err, signContention) && guard.failed == nil
 	switch {
 	case ctx.Err() != nil: // not the database's fault
-		return told{finish: stopped, err: context.Cause(ctx)}
+		return decide.Told{End: decide.Stopped, Err: context.Cause(ctx)}
 	case fault == mysqldb.FaultTooLarge:
-		return told{finish: tooLarge, err: err}
+		return decide.Told{End: decide.TooLarge, Err: err}
 	case fault == mysqldb.FaultUnavailable && bounded.Err() == nil:
-		return told{finish: away, err: err}
+		return decide.Told{End: decide.Away, Err: err}
 	case contended, fault == mysqldb.FaultContention:
-		return told{finish: met, err: err}
+		return decide.Told{End: decide.Met, Err: err}
 	case bounded.Err() == nil:
-		return told{finish: failed, err: err}
+		return decide.Told{End: decide.Failed, Err: err}
 	}
 	// Too slow, or stuck on a server that does not answer, or did the driver cut the connection because time was over? Ask
 	// the server.
 	if down := e.answers(ctx); down != nil {
-		return told{finish: away, err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
+		return decide.Told{End: decide.Away, Err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
 	}
 	if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
 		err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
-		return told{finish: met, err: err}
+		return decide.Told{End: decide.Met, Err: err}
 	}
-	return told{finish: failed, late: true, err: fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
+	return decide.Told{End: decide.Failed, Late: true, Err: fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
 }
 
 // isNobodys reports whether a fault says something about a server, or that transactions met.
@@ -338,7 +316,7 @@ func excuses(err error) bool {
 // to wait for its locks.
 func (e *effects) cutOff(
 	ctx context.Context, cause error, activity *mysqldb.Activity, cut *mysqldb.CutStatement,
-) told {
+) decide.Told {
 	ctx, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer within %v", signOfLife))
 	defer cancel()
 	waits, err := cut.End(ctx, e.pool)
@@ -346,11 +324,11 @@ func (e *effects) cutOff(
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w in %v, and the database does not answer: %w", cause, cut, err)
-		return told{finish: away, err: err}
+		return decide.Told{End: decide.Away, Err: err}
 	case waits || waited:
-		return told{finish: met, err: fmt.Errorf("%w, of which locks of others took a part: %v", cause, cut)}
+		return decide.Told{End: decide.Met, Err: fmt.Errorf("%w, of which locks of others took a part: %v", cause, cut)}
 	}
-	return told{finish: slow, err: fmt.Errorf("time ran out inside a statement: %w: %v", cause, cut)}
+	return decide.Told{End: decide.Slow, Err: fmt.Errorf("time ran out inside a statement: %w: %v", cause, cut)}
 }
 
 // end ends a statement that was cut off because the engine stops, if the server answers at once.
@@ -362,9 +340,9 @@ func (e *effects) end(ctx context.Context, cut *mysqldb.CutStatement) {
 
 // unrun is what is told of a call that never came to its handler: time that was lost to a full pool or a slow server is
 // no failure of the messages.
-func (e *effects) unrun(t told) told {
-	if errors.Is(t.err, errHandlerTimeout) && t.finish != met {
-		return told{finish: away, err: fmt.Errorf("before the handler was called: %w", t.err)}
+func (e *effects) unrun(t decide.Told) decide.Told {
+	if errors.Is(t.Err, errHandlerTimeout) && t.End != decide.Met {
+		return decide.Told{End: decide.Away, Err: fmt.Errorf("before the handler was called: %w", t.Err)}
 	}
 	return t
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/admission"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -33,13 +34,18 @@ type engine struct {
 	tracing *tracing // nil: none
 
 	// What workers know of each other.
-	admission
-	runner  *runner
-	pause   *pause // ordered by a person
-	inHand  inHand
-	holding *holding
-	commits atomic.Uint64 // transactions that applied something
-	count   atomic.Uint64 // names given out by workers
+	breaker    *admission.Breaker // too much fails: nothing, or little, is tried
+	contention *admission.Contention[*item]
+	strikes    admission.Strikes
+	slots      *slots // who runs the handler at the same time
+	holders    *holders
+	pending    pending // claims to be given back before anything new is tried
+	runner     *runner
+	pause      *pause // ordered by a person
+	inHand     inHand
+	holding    *holding
+	commits    atomic.Uint64 // transactions that applied something
+	count      atomic.Uint64 // names given out by workers
 }
 
 func (c *engine) at(p Point) {

@@ -3,8 +3,8 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"sync"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -31,10 +31,11 @@ func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err err
 		f.it.bury(permanentReason(f.cause), f.cause.Error())
 	}
 	lost, err := moveRows(ctx, w, counted, w.counting, func(f blamed, row dedup.Row) {
-		if f.it.row = row; row.Attempts >= w.c.cfg.MaxAttempts {
-			f.it.bury(dedup.ReasonExhausted, f.cause.Error())
+		f.it.row = row
+		if delay, left := decide.AfterFailure(row.Attempts, w.c.cfg.MaxAttempts, w.c.cfg.RetryDelays); left {
+			w.retry(f.it, Retried, delay, f.cause.Error())
 		} else {
-			w.retry(f.it, Retried, w.c.cfg.RetryDelays[row.Attempts-1], f.cause.Error())
+			f.it.bury(dedup.ReasonExhausted, f.cause.Error())
 		}
 	})
 	for _, f := range lost {
@@ -90,68 +91,7 @@ func failedOften(err error, times int) error {
 	return fmt.Errorf("met trouble %d times, while other messages succeeded: %w", times, err)
 }
 
-// strikes are of messages that have met trouble while others were applied: a statement that was cut off because it took
-// too long, a dependency that failed. The slow path may give them back each time, and must know them when they come
-// again. They are known to this process alone, which only makes its judgement later.
-type strikes struct {
-	mu  sync.Mutex
-	met map[dedup.Identity]strike // guarded by mu
-}
-
-type strike struct {
-	times   int    // that it met trouble
-	applied uint64 // the engine's count of commits at the last trouble
-	backs   int    // how often it was given back
-}
-
-const (
-	// maxStrikes bounds the memory for a database that is slow for everybody.
-	maxStrikes = 10_000
-	// troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
-	troublesForgiven = 2
-)
-
 // suspect takes in one more trouble of a message, and reports whether the message itself must be the cause.
 func (w *worker) suspect(it *item) (times int, guilty bool) {
-	return w.c.strikes.blamed(it.id.Identity, w.c.commits.Load())
-}
-
-// blamed takes in one more trouble, and the engine's count of commits now. Who is blamed is forgotten.
-func (s *strikes) blamed(k dedup.Identity, applied uint64) (times int, blamed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one := s.met[k]
-	if one.times == 0 || applied > one.applied {
-		one.times++
-		one.applied = applied
-	}
-	if s.keep(k, one); one.times > troublesForgiven {
-		delete(s.met, k)
-	}
-	return one.times, one.times > troublesForgiven
-}
-
-// back takes in that a message is given back, and says for which time.
-func (s *strikes) back(k dedup.Identity) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one := s.met[k]
-	one.backs++
-	s.keep(k, one)
-	return one.backs
-}
-
-// keep remembers. The caller holds mu.
-func (s *strikes) keep(k dedup.Identity, one strike) {
-	if s.met == nil || len(s.met) >= maxStrikes {
-		s.met = map[dedup.Identity]strike{}
-	}
-	s.met[k] = one
-}
-
-// clear forgets a message that came to an end.
-func (s *strikes) clear(k dedup.Identity) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.met, k)
+	return w.c.strikes.Blamed(it.id.Identity, w.c.commits.Load())
 }

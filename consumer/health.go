@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rollbackd/rollbackd/consumer/internal/admission"
 )
 
 // Names of the dependencies in [State] and in the metric rollbackd_dependency_up.
@@ -188,10 +190,6 @@ func (h *health) sound(ctx context.Context, why, queue string) {
 	}
 }
 
-// shortestLockWait is the shortest wait for a lock that MySQL knows. What met others sooner than that has waited for
-// nobody.
-const shortestLockWait = time.Second
-
 // unknownHolder is what is said of locks whose holder is not known.
 const unknownHolder = "SHOW FULL PROCESSLIST in MySQL tells who"
 
@@ -200,7 +198,7 @@ const unknownHolder = "SHOW FULL PROCESSLIST in MySQL tells who"
 // Messages that were in the way come back later, to whatever lane, so nobody can say when it is over: it is forgotten
 // after a while.
 func (h *health) inVain(ctx context.Context, err error, waited time.Duration) {
-	if waited < shortestLockWait {
+	if waited < admission.ShortestLockWait {
 		return // a deadlock: the next try may be the better one
 	}
 	h.m.contention.Inc()

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -26,6 +27,21 @@ const (
 	// it is halved; and how often a message alone may lose to others before it comes back later.
 	maxMeetings = 3
 )
+
+// setback is why something is tried again. Where there is none the dependency has answered, whatever the error says.
+type setback struct {
+	is        bool
+	contended bool // others have locks, or met a transaction of ours: the dependency is there
+	counted   bool // whoever repeats knows how often
+}
+
+// setbackOf is what the error of a dependency says: it is away, unless it has told of one row. A COMMIT that had no
+// answer is made again, because the log recognises its own. A cluster finds out at COMMIT alone that two transactions
+// met (Galera, group replication): no count of meetings bounds that, but the worker's patience.
+func setbackOf(err error) setback {
+	told := errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrExists)
+	return setback{is: err != nil && !told, contended: mysqldb.Classify(err) == mysqldb.FaultContention}
+}
 
 // untilAnswered repeats op while a dependency does not answer, with jittered backoff and the batch in hand: ending the
 // session would charge a delivery to every message the broker handed out. When that lasts longer than GiveBackAfter the

@@ -52,3 +52,20 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 		})
 	}
 }
+
+func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
+	s := &source{c: &engine{
+		cfg: Config{Lanes: 4, BatchSize: 100, GiveBackAfter: time.Minute, HoldLimit: 3 * time.Minute},
+		log: slog.New(slog.DiscardHandler),
+	}}
+	for i, want := range []halfOpen{
+		{lanes: 1, size: 100, patience: time.Minute, probe: true},
+		{lanes: 1, size: 1, patience: 2 * time.Minute, probe: true},
+		{lanes: 1, size: 1, patience: 3 * time.Minute, probe: true},
+	} {
+		if s.begin = probing(s.c, s.begin); s.begin != want {
+			t.Errorf("probe %d is %+v, want %+v", i+1, s.begin, want)
+		}
+		s.after(t.Context(), errGiveBack, time.Second)
+	}
+}

@@ -36,7 +36,7 @@ func (s *source) sessions(intake, work context.Context) error {
 		case s.quarantine.active():
 			s.begin = quarantined(s.c, s.begin)
 		case !s.main:
-		case s.c.breaker.spaces():
+		case s.c.breaker.Spaces():
 			s.begin = probing(s.c, s.begin)
 		default:
 			s.c.health.back(intake, pausedByBreaker)
@@ -79,7 +79,7 @@ func (s *source) after(ctx context.Context, err error, lived time.Duration) (atO
 			s.cleared(ctx)
 		}
 		if last.probe {
-			c.breaker.calm()
+			c.breaker.Calm()
 		}
 		return true
 	case errors.Is(err, errGiveBack), errors.Is(err, errInHandTooLong):
@@ -249,7 +249,7 @@ func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) (
 
 // standStill is the pause of the breaker, and how the next session begins.
 func (c *engine) standStill(ctx context.Context) halfOpen {
-	d, why := c.breaker.pause()
+	d, why := c.breaker.Pause()
 	if d <= 0 {
 		return halfOpen{}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -49,6 +50,61 @@ func (w *worker) settle(ctx context.Context, b *batch) error {
 	}
 	if b.tripped {
 		return errTripped
+	}
+	return nil
+}
+
+// weigh tells the breaker what became of this batch, and asks for leave to publish its letters. What gets none is open
+// again and goes back to the broker. The backstop attempts nothing, and what it files is no failure of a handler.
+func (w *worker) weigh(ctx context.Context, b *batch) error {
+	if w.backstop || w.c.cfg.MaxDead == 0 {
+		return nil
+	}
+	var letters []*item
+	var first []dedup.Identity
+	applied, failed := false, false
+	for _, it := range b.all {
+		if it.stage != stageEnded {
+			continue
+		}
+		it.move(stageWeighed)
+		letter := it.by == byDeadLetter && decide.Trips(it.reason)
+		if letter && !it.row.Condemned() && !w.c.breaker.Counted(it.opening()) {
+			letters = append(letters, it) // else it was counted when it was refused
+		}
+		applied = applied || it.outcome == Applied
+		if letter || it.outcome == Retried {
+			failed = true
+			if it.row.Attempts <= 1 {
+				first = append(first, it.id.Identity)
+			}
+		}
+	}
+	w.c.breaker.Note(applied, failed, first)
+	if len(letters) == 0 {
+		return nil
+	}
+	var got int
+	var holds time.Duration
+	err := w.untilKnown(ctx, func(ctx context.Context) (err error) {
+		got, holds, err = w.c.records.ReserveLetters(ctx, w.c.breaker.Limit, len(letters))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, it := range letters[:got] {
+		w.c.breaker.Let(it.opening())
+	}
+	for _, it := range letters[got:] {
+		it.reopen()
+		if it.claim != nil {
+			w.c.pending.giveBack(*it.claim)
+		}
+	}
+	if got < len(letters) {
+		b.tripped = true
+		w.c.breaker.HoldLetters(holds)
 	}
 	return nil
 }
@@ -246,7 +302,7 @@ func (w *worker) recordLetters(ctx context.Context, items []*item) (lost bool, e
 		default:
 			it.outcome = DuplicateOfDead
 			it.move(stageDurable)
-			w.c.breaker.arrived(it.opening())
+			w.c.breaker.Arrived(it.opening())
 		}
 	}
 	return lost, nil
@@ -255,7 +311,7 @@ func (w *worker) recordLetters(ctx context.Context, items []*item) (lost bool, e
 // recorded ends an item whose letter is confirmed and whose row says so.
 func (w *worker) recorded(ctx context.Context, it *item) {
 	it.move(stageDurable)
-	w.c.breaker.arrived(it.opening())
+	w.c.breaker.Arrived(it.opening())
 	w.c.metrics.deadLettered.WithLabelValues(string(it.reason)).Inc()
 	w.c.at(PointDead)
 	w.c.log.WarnContext(ctx, "dead-lettered", "message", it.id.Identity, "reason", it.reason, "attempt", it.row.Attempts,

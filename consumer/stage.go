@@ -3,6 +3,7 @@ package consumer
 import (
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -132,7 +133,7 @@ func (w *worker) retry(it *item, o Outcome, delay time.Duration, cause string) {
 
 // comeBack has a message come again about when wait is over.
 func (w *worker) comeBack(it *item, wait time.Duration) {
-	w.retry(it, InProgress, fit(w.c.cfg.RetryDelays, wait), "")
+	w.retry(it, InProgress, decide.Fit(w.c.cfg.RetryDelays, wait), "")
 }
 
 // lastWords are what the letter of a row says that gets no further attempt. Of a call that never came back nobody knows

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/admission"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
@@ -52,10 +53,11 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 		publisher: rabbit.NewPublisher(publisher),
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		metrics:   m, log: cfg.Logger, health: healthy, runner: runs,
-		admission: admission{
-			breaker: newBreaker(cfg, time.Now), slots: newSlots(cfg.Lanes + 1), contention: newContention(cfg),
-			holders: newHolders(cfg, healthy, pool),
-		},
+		breaker: admission.NewBreaker(dedup.LetterLimit{Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead,
+			Window: cfg.MaxDeadWindow, Pause: cfg.BrakePause}, time.Now),
+		contention: admission.NewContention[*item](
+			cfg.lockWait(), slices.Max(cfg.RetryDelays)+2*cfg.HandlerTimeout, cfg.BatchSize),
+		slots: newSlots(cfg.Lanes + 1), holders: newHolders(cfg, healthy, pool),
 		holding:   newHolding(healthy),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,
 		name:      processName(),

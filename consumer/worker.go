@@ -80,10 +80,10 @@ func (w *worker) run(intake, work context.Context, limit int) error {
 			return err
 		}
 		w.holdBack(work, b)
-		if !w.backstop && w.c.breaker.stops() {
+		if !w.backstop && w.c.breaker.Stops() {
 			return errTripped
 		}
-		probing := w.halfOpen.probe && w.c.breaker.spaces() // nothing was attempted
+		probing := w.halfOpen.probe && w.c.breaker.Spaces() // nothing was attempted
 		done := limit > 0 && n >= limit && !w.c.service.away() && !probing || w.halfOpen.quarantine && b.fromNobody()
 		clear(w.hand) // an idle worker keeps no bodies
 		if done {

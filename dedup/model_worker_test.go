@@ -127,7 +127,7 @@ func (w *worker) take(m *model) {
 	}
 }
 
-// look is decide of consumer/verdict.go, and now and then a worker that does not heed the clock: the statement must.
+// look is OfRow of consumer/internal/decide, and at times a worker that does not heed the clock: the statement must.
 func (w *worker) look(m *model) {
 	rows, err := m.log.LookUp(m.t.Context(), []Identity{w.id.Identity})
 	if err != nil {

@@ -40,6 +40,9 @@ var arrows = []arrow{
 	{"internal/strictjson", nil, "a key and a message are read by the same rules, which know neither"},
 	{"internal/wire", []string{"dedup", "internal/rabbit", "internal/strictjson"}, "what a message says of itself " +
 		"depends on no configuration and no engine"},
+	{"consumer/internal/decide", []string{"dedup"}, "what becomes of a message must be tried without a server"},
+	{"consumer/internal/admission", []string{"consumer/internal/decide", "dedup", "internal/mysqldb"},
+		"what the workers know together of trouble must be tried without a server"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
 		"internal/limits", "internal/lockers", "internal/mysqldb", "lock", "internal/rabbit",
 		"internal/wire"},

@@ -1,8 +1,7 @@
-package consumer
+package admission
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -47,11 +46,11 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1_800_000_000, 0)
-			b := newBreaker(Config{MaxDead: 100, MaxDeadWindow: window, BrakePause: time.Hour}, func() time.Time { return now })
+			b := NewBreaker(dedup.LetterLimit{Most: 100, Window: window, Pause: time.Hour}, func() time.Time { return now })
 			for i, s := range steps {
 				now = now.Add(s.after)
-				b.note(s.applied, len(s.failed) > 0, s.failed)
-				if got := b.spaces(); got != s.spaced {
+				b.Note(s.applied, len(s.failed) > 0, s.failed)
+				if got := b.Spaces(); got != s.spaced {
 					t.Errorf("step %d: spaced out %v, want %v", i+1, got, s.spaced)
 				}
 			}
@@ -61,16 +60,16 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 
 func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	b := newBreaker(Config{MaxDead: 1, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Second},
+	b := NewBreaker(dedup.LetterLimit{Most: 1, Window: time.Minute, Pause: 5 * time.Second},
 		func() time.Time { return now })
 	var got []time.Duration
 	probe := func() {
-		b.note(false, true, messagesFrom(1, 2))
-		if !b.stops() {
+		b.Note(false, true, messagesFrom(1, 2))
+		if !b.Stops() {
 			t.Error("it does not pause")
 		}
-		d, _ := b.pause()
-		if b.stops() {
+		d, _ := b.Pause()
+		if b.Stops() {
 			t.Error("it pauses before a probe")
 		}
 		got = append(got, d)
@@ -78,36 +77,19 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	for range 4 {
 		probe()
 	}
-	b.note(true, false, nil)
-	if d, _ := b.pause(); d != 0 {
+	b.Note(true, false, nil)
+	if d, _ := b.Pause(); d != 0 {
 		t.Errorf("a message is applied, and it pauses for %v", d)
 	}
 	probe()
-	b.holdLetters(time.Hour)
+	b.HoldLetters(time.Hour)
 	probe()
 	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, time.Second, time.Hour}
 	if !slices.Equal(got, want) {
 		t.Errorf("pauses %v, want %v", got, want)
 	}
-	off := newBreaker(Config{}, time.Now)
-	if off.note(false, true, messagesFrom(1, 1000)); off.spaces() {
+	off := NewBreaker(dedup.LetterLimit{}, time.Now)
+	if off.Note(false, true, messagesFrom(1, 1000)); off.Spaces() {
 		t.Error("it is off, and brakes")
-	}
-}
-
-func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
-	s := &source{c: &engine{
-		cfg: Config{Lanes: 4, BatchSize: 100, GiveBackAfter: time.Minute, HoldLimit: 3 * time.Minute},
-		log: slog.New(slog.DiscardHandler),
-	}}
-	for i, want := range []halfOpen{
-		{lanes: 1, size: 100, patience: time.Minute, probe: true},
-		{lanes: 1, size: 1, patience: 2 * time.Minute, probe: true},
-		{lanes: 1, size: 1, patience: 3 * time.Minute, probe: true},
-	} {
-		if s.begin = probing(s.c, s.begin); s.begin != want {
-			t.Errorf("probe %d is %+v, want %+v", i+1, s.begin, want)
-		}
-		s.after(t.Context(), errGiveBack, time.Second)
 	}
 }

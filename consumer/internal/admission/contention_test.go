@@ -1,4 +1,4 @@
-package consumer
+package admission
 
 import (
 	"fmt"
@@ -6,13 +6,22 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
-func naming(body string) *item { return &item{msg: Message{Body: []byte(body)}} }
+// saying is a message of which only the body matters.
+type saying struct {
+	body   string
+	values Values
+}
+
+func (s *saying) Said() (dedup.Identity, []byte, *Values) {
+	return dedup.Identity{}, []byte(s.body), &s.values
+}
 
 func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
-	want := naming(`{"sku":7,"lines":[{"qty":1}]}`)
-	want.read()
+	want := named(&saying{body: `{"sku":7,"lines":[{"qty":1}]}`})
 	for body, same := range map[string]int{
 		`{"sku":7,"lines":[{"qty":1}]}`:    3, // the message itself is the first, of all here
 		`{"lines":[[],{"qty":1}],"sku":7}`: 3,
@@ -24,11 +33,9 @@ func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
 		`no JSON`:                          1,
 		``:                                 1,
 	} {
-		it := naming(body)
-		it.read()
 		got := 0
-		for _, v := range it.named {
-			if slices.Contains(want.named, v) {
+		for _, v := range named(&saying{body: body}) {
+			if slices.Contains(want, v) {
 				got++
 			}
 		}
@@ -41,27 +48,25 @@ func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
 // Given an obstacle, when large bodies full of different values are applied, or wait in vain, then no more is kept of
 // them than has its place.
 func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
-	o := newContention(Config{
-		BatchSize: 1000, HandlerTimeout: 10 * time.Second, RetryDelays: []time.Duration{time.Second},
-	})
-	var all []*item
+	o := NewContention[*saying](0, 20*time.Second, 1000)
+	var all []*saying
 	for i := range 600 { // more than passed can hold
 		var body strings.Builder
 		body.WriteByte('[')
 		for n := range 2 * maxNamed {
 			fmt.Fprintf(&body, "%d,", 1_000_000+i*1000+n)
 		}
-		all = append(all, naming(body.String()))
+		all = append(all, &saying{body: body.String()})
 	}
-	deep := naming(strings.Repeat("[", MaxBody))
-	o.meet([]*item{deep}, time.Second)
-	if n := len(deep.named); n != 1 {
+	deep := &saying{body: strings.Repeat("[", 1<<20)}
+	o.meet([]*saying{deep}, time.Second)
+	if n := len(deep.values); n != 1 {
 		t.Errorf("nothing names %d values, want itself", n)
 	}
 	for _, it := range all {
-		o.meet([]*item{it}, time.Second)
-		if len(it.named) != maxNamed {
-			t.Fatalf("a large body names %d values, want %d", len(it.named), maxNamed)
+		o.meet([]*saying{it}, time.Second)
+		if len(it.values) != maxNamed {
+			t.Fatalf("a large body names %d values, want %d", len(it.values), maxNamed)
 		}
 		if len(o.marks) > maxMarks {
 			t.Fatalf("%d values are marked, want %d at most", len(o.marks), maxMarks)
@@ -71,7 +76,7 @@ func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
 	if len(o.passed) > maxPassed {
 		t.Errorf("%d values have passed, want %d at most", len(o.passed), maxPassed)
 	}
-	if all[0].named != nil {
+	if all[0].values != nil {
 		t.Error("what is applied still has its values")
 	}
 }

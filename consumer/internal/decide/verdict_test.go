@@ -1,0 +1,94 @@
+package decide
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
+	const maxAttempts = 5
+	row := func(s dedup.Status, attempts int) dedup.Row {
+		return dedup.Row{Version: dedup.Version{Status: s, Attempts: attempts, Replays: 2}}
+	}
+	condemned := func(r dedup.Row) dedup.Row { r.Reason = "permanent"; return r }
+	crashed := func(r dedup.Row) dedup.Row { r.Reason = dedup.ReasonCrashed; return r }
+	live := func(r dedup.Row) dedup.Row { r.LeaseLive = true; return r }
+	due := func(r dedup.Row) dedup.Row { r.Due = true; return r }
+	known := func(r dedup.Row) dedup.Row { r.BodyHash = make([]byte, 32); return r }
+	marked := func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkAlone; return r }
+	ordinary := Circumstances{LetterOf: -1}
+	for name, tc := range map[string]struct {
+		row  dedup.Row
+		c    Circumstances
+		want Verdict
+	}{
+		"no row, never delivered": {row(dedup.Absent, 0), ordinary, RunFresh},
+		"no row, one reconnect": {row(dedup.Absent, 0), Circumstances{Deliveries: 1, LetterOf: -1},
+			RunFresh},
+		"no row, delivered twice before": {row(dedup.Absent, 0), Circumstances{Deliveries: 2, LetterOf: -1},
+			RunAlone},
+		"no row, unreadable": {row(dedup.Absent, 0), Circumstances{Unreadable: true,
+			LetterOf: -1}, Bury},
+		"no row, unreadable, often delivered": {row(dedup.Absent, 0),
+			Circumstances{Deliveries: 9, Unreadable: true, LetterOf: -1}, Bury},
+		"success": {row(dedup.Success, 1), ordinary, SkipDone},
+		"success, often delivered": {row(dedup.Success, 1), Circumstances{Deliveries: 9, LetterOf: -1},
+			SkipDone},
+		"dead":                                {row(dedup.Dead, 5), ordinary, SkipDead},
+		"dead, its letter moved by hand":      {row(dedup.Dead, 5), Circumstances{LetterOf: 2}, Reopen},
+		"dead, an older letter moved by hand": {row(dedup.Dead, 5), Circumstances{LetterOf: 1}, SkipDead},
+		"dead, a copy of its last replay":     {row(dedup.Dead, 5), Circumstances{LetterOf: -1, Replays: 2}, SkipDead},
+		"dead, a copy of a replay that the row does not know": {row(dedup.Dead, 5),
+			Circumstances{LetterOf: -1, Replays: 3}, Reopen},
+		"discarded":                                   {row(dedup.Discarded, 5), ordinary, SkipDead},
+		"discarded, its letter moved by hand":         {row(dedup.Discarded, 5), Circumstances{LetterOf: 2}, SkipDead},
+		"processing, lease lives":                     {live(row(dedup.Processing, 1)), ordinary, ComeBack},
+		"processing, lease lives, last attempt":       {live(row(dedup.Processing, 5)), ordinary, ComeBack},
+		"processing, lease expired":                   {row(dedup.Processing, 4), ordinary, TakeOver},
+		"processing, lease expired, no attempts left": {row(dedup.Processing, 5), ordinary, Exhaust},
+		"processing, lease expired, no attempts left, claimed with others": {
+			func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkGroup; return r }(row(dedup.Processing, 5)),
+			ordinary, Forgive},
+		"processing, lease expired, claimed with others": {
+			func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkGroup; return r }(row(dedup.Processing, 4)),
+			ordinary, TakeOver},
+		"failed, not due": {row(dedup.Failed, 1), ordinary, ComeBack},
+		"failed, due":     {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
+		"failed, due, came back once": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 1, LetterOf: -1},
+			RunAlone},
+		"failed, due, unreadable": {known(due(row(dedup.Failed, 1))), Circumstances{Unreadable: true, LetterOf: -1},
+			RunAlone},
+		"failed, due, its take-over was given back":      {known(marked(due(row(dedup.Failed, 1)))), ordinary, RunAlone},
+		"failed, due, its row knows no message":          {due(row(dedup.Failed, 1)), ordinary, RunAlone},
+		"failed, no attempts left, its letter not there": {row(dedup.Failed, 5), ordinary, GiveUp},
+		"failed for good, attempts left":                 {condemned(due(row(dedup.Failed, 1))), ordinary, GiveUp},
+		"failed for good, not due":                       {condemned(row(dedup.Failed, 0)), ordinary, GiveUp},
+		"crashed, more attempts allowed since":           {crashed(known(due(row(dedup.Failed, 4)))), ordinary, RunAlone},
+		"a status of a newer version":                    {row(dedup.Status(9), 0), ordinary, ComeBack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := OfRow(tc.row, tc.c, maxAttempts); got != tc.want {
+				t.Errorf("OfRow = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestACopyThatComesTooEarlyWaitsInTheLongestQueueThatFits(t *testing.T) {
+	delays := []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}
+	for _, tc := range []struct{ wait, want time.Duration }{
+		{0, time.Second},
+		{-time.Second, time.Second},
+		{999 * time.Millisecond, time.Second},
+		{time.Second, time.Second},
+		{29 * time.Second, 5 * time.Second},
+		{30 * time.Second, 30 * time.Second},
+		{time.Hour, 30 * time.Second},
+	} {
+		if got := Fit(delays, tc.wait); got != tc.want {
+			t.Errorf("Fit(%v) = %v, want %v", tc.wait, got, tc.want)
+		}
+	}
+}
