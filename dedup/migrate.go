@@ -39,6 +39,8 @@ type MigrateOptions struct {
 	Table string // of the consumer log; default consumer_log
 	// Extra are made after the log's own, in this order: the tables that the handler writes to.
 	Extra []MigrationSet
+	// NoLog leaves the log's own tables out: Extra alone is made.
+	NoLog bool
 	// Waiting, if set, is told each time when a lock of somebody else's was waited for in vain (OpenOptions.LockWait); the
 	// wait begins anew until ctx ends. If nil, such a wait is an error.
 	Waiting func(err error)
@@ -108,7 +110,10 @@ func setsOf(o MigrateOptions) ([]migrationSet, error) {
 	if err := validateTable(table); err != nil {
 		return nil, err
 	}
-	sets := []migrationSet{logSet(table)}
+	var sets []migrationSet
+	if !o.NoLog {
+		sets = []migrationSet{logSet(table)}
+	}
 	for _, extra := range o.Extra {
 		taken := extra.Name == "log" || strings.HasPrefix(extra.Name, "log:") ||
 			slices.ContainsFunc(sets, func(s migrationSet) bool { return s.name == extra.Name })
@@ -146,6 +151,9 @@ func Migrate(ctx context.Context, db *gorm.DB, o MigrateOptions) error {
 		if err := o.insist(ctx, func() error { return set.up(ctx, pool) }); err != nil {
 			return fmt.Errorf("migrate %s: %w", set.name, err)
 		}
+	}
+	if o.NoLog {
+		return nil
 	}
 	return o.insist(ctx, func() error { return CheckSchema(ctx, db, cmp.Or(o.Table, defaultTable)) })
 }

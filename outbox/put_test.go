@@ -1,0 +1,223 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+func TestAMessageIsThereWhenItsTransactionIsCommittedAndNotOtherwise(t *testing.T) {
+	w := newWorld(t)
+	rolledBack := errors.New("the order could not be cancelled")
+	err := w.tx(func(tx *sql.Tx) error {
+		w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "lost", Body: []byte("x")}))
+		return rolledBack
+	})
+	if !errors.Is(err, rolledBack) {
+		t.Fatal(err)
+	}
+	w.must(w.put(outbox.Message{Tag: "t", Key: "kept", Value: map[string]int{"n": 1}}))
+	if got := w.rows(); !slices.Equal(got, []string{`t/kept={"n":1}`}) {
+		t.Errorf("the outbox holds %q", got)
+	}
+}
+
+func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
+	for name, o := range map[string]mysqldb.Options{"changed rows": {}, "found rows": {}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if name == "found rows" { // a producer's pool may count what was found
+				connector, _, err := mysqldb.FoundRowsConnector(w.dsn, o)
+				w.must(err)
+				w.db = sql.OpenDB(connector)
+				t.Cleanup(func() { _ = w.db.Close() })
+			}
+			one := outbox.Message{Tag: "t", Key: "1", Body: []byte("one"), NotBefore: time.Now().Add(time.Hour)}
+			w.must(w.put(one, one))
+			again := one
+			again.NotBefore = time.Time{}
+			w.must(w.put(again, outbox.Message{Tag: "t", Key: "2", Body: []byte("two")}))
+
+			other := outbox.Message{Tag: "t", Key: "1", Body: []byte("other")}
+			err := w.put(outbox.Message{Tag: "t", Key: "3", Body: []byte("three")}, other)
+			if !errors.Is(err, outbox.ErrConflict) || !strings.Contains(err.Error(), `t/"1"`) {
+				t.Errorf("another body was answered with %v", err)
+			}
+			if err := w.put(one, other); !errors.Is(err, outbox.ErrConflict) {
+				t.Errorf("two bodies at once were answered with %v", err)
+			}
+			if got := w.rows(); !slices.Equal(got, []string{"t/1=one", "t/2=two"}) {
+				t.Errorf("the outbox holds %q", got)
+			}
+			var waits bool
+			w.must(w.db.QueryRowContext(t.Context(), "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE "+
+				"AND next_at = due_at FROM rollbackd_outbox WHERE msg_key = '1'").Scan(&waits))
+			if !waits {
+				t.Error("the message that was put again does not keep its time")
+			}
+		})
+	}
+}
+
+func TestManyMessagesGoInFewStatements(t *testing.T) {
+	w := newWorld(t)
+	msgs := make([]outbox.Message, 1201)
+	for i := range msgs {
+		msgs[i] = outbox.Message{Tag: "t", Key: strings.Repeat("k", i%200+1) + string(rune('a'+i/200)), Body: []byte("x")}
+	}
+	w.must(w.put(msgs...))
+	if got := len(w.rows()); got != len(msgs) {
+		t.Errorf("%d of %d messages are there", got, len(msgs))
+	}
+	big := outbox.Message{Tag: "t", Body: []byte(strings.Repeat("x", outbox.MaxBody))}
+	var bigs []outbox.Message
+	for i := range 100 { // more than a server takes in one statement
+		big.Key = "big" + string(rune('0'+i%10)) + string(rune('0'+i/10))
+		bigs = append(bigs, big)
+	}
+	w.must(w.put(bigs...))
+}
+
+func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
+	w := newWorld(t)
+	good := outbox.Message{Tag: "t", Key: "k", Body: []byte("{}")}
+	type message = outbox.Message
+	for name, c := range map[string]struct {
+		spoil func(m *message)
+		words string
+		as    error
+	}{
+		"no tag": {
+			func(m *message) { m.Tag = "" },
+			"the tag is empty", dedup.ErrIdentity,
+		},
+		"long key": {
+			func(m *message) { m.Key = strings.Repeat("k", 256) },
+			"the key has 256 bytes, at most 255 are allowed", dedup.ErrIdentity,
+		},
+		"control in key": {
+			func(m *message) { m.Key = "a\x00" },
+			"holds a control character", dedup.ErrIdentity,
+		},
+		"reserved tag": {
+			func(m *message) { m.Tag = "rollbackd.x" },
+			"which is reserved", outbox.ErrInvalid,
+		},
+		"large body": {
+			func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) },
+			"262145 bytes", outbox.ErrInvalid,
+		},
+		"body and value": {
+			func(m *message) { m.Value = 1 },
+			"a Body and a Value", outbox.ErrInvalid,
+		},
+		"bad value": {
+			func(m *message) { m.Body, m.Value = nil, make(chan int) },
+			"unsupported type", outbox.ErrInvalid,
+		},
+		"long routing key": {
+			func(m *message) { m.RoutingKey = strings.Repeat("k", 256) },
+			"routing key has 256", outbox.ErrInvalid,
+		},
+		"bad header": {
+			func(m *message) { m.Headers = map[string]any{"h": []int{1}} },
+			"a []int", outbox.ErrInvalid,
+		},
+		"two times": {
+			func(m *message) { m.Delay, m.NotBefore = 1, time.Now() },
+			"a Delay and a NotBefore", outbox.ErrInvalid,
+		},
+		"negative delay": {
+			func(m *message) { m.Delay = -1 },
+			"negative", outbox.ErrInvalid,
+		},
+		"absurd time": {
+			func(m *message) { m.NotBefore = time.Unix(1<<40, 0) },
+			"in the year", outbox.ErrInvalid,
+		},
+	} {
+		bad := good
+		c.spoil(&bad)
+		err := w.put(good, bad)
+		if !errors.Is(err, outbox.ErrInvalid) || !errors.Is(err, c.as) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := w.rows(); len(got) != 0 {
+		t.Errorf("the outbox holds %q", got)
+	}
+}
+
+func TestAPoolOrAConnectionIsRefused(t *testing.T) {
+	w := newWorld(t)
+	conn, err := w.db.Conn(t.Context())
+	w.must(err)
+	defer conn.Close()
+	for name, pool := range map[string]outbox.Tx{
+		"pool": w.db, "connection": conn, "gorm": w.g.Statement.ConnPool, "nil": nil,
+	} {
+		err := outbox.Put(t.Context(), pool, outbox.Message{Tag: "t", Key: "k"})
+		if !errors.Is(err, outbox.ErrNoTransaction) {
+			t.Errorf("put, %s: %v", name, err)
+		}
+		if _, err := outbox.Cancel(t.Context(), pool, "t", "k"); !errors.Is(err, outbox.ErrNoTransaction) {
+			t.Errorf("cancel, %s: %v", name, err)
+		}
+	}
+	tx := w.g.Begin()
+	w.must(outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))
+	w.must(tx.Commit().Error)
+	if got := w.rows(); len(got) != 1 {
+		t.Errorf("the outbox holds %q", got)
+	}
+}
+
+func TestCancelSaysWhetherItWasInTime(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, outbox.Message{Tag: "t", Key: "claimed"}))
+	_, err := w.db.ExecContext(t.Context(), "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
+	w.must(err)
+	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
+		if got := w.cancel("t", key); got != want {
+			t.Errorf("cancel of %s was in time: %v, want %v", key, got, want)
+		}
+	}
+	if got := w.rows(); !slices.Equal(got, []string{"t/claimed="}) {
+		t.Errorf("the outbox holds %q", got)
+	}
+}
+
+// Two that delete what is absent and then insert beside it deadlock under REPEATABLE READ, with a plain DELETE.
+func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.put(outbox.Message{Tag: "t", Key: "a"}, outbox.Message{Tag: "t", Key: "z"}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var txs [2]*sql.Tx
+	for i := range txs {
+		tx, err := w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		w.must(err)
+		defer tx.Rollback()
+		_, err = outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i])
+		w.must(err)
+		txs[i] = tx
+	}
+	began := time.Now()
+	for i, tx := range txs {
+		w.must(outbox.Put(ctx, tx, outbox.Message{Tag: "t", Key: []string{"m11", "m22"}[i]}))
+	}
+	for _, tx := range txs {
+		w.must(tx.Commit())
+	}
+	if waited := time.Since(began); waited > 2*time.Second {
+		t.Errorf("the two waited %v for each other", waited)
+	}
+}

@@ -1,0 +1,91 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// claim is rows that this relay may publish until its lease ends.
+type claim struct {
+	owner string // unique for each claim: what a claim that was lost does later must not touch the rows of another
+	rows  []row
+}
+
+// row is one message on its way.
+type row struct {
+	tag, key   string
+	publishing rabbit.Publishing
+	due        time.Time // by this process's clock
+	verdict    error     // errUnfit before it is published, RabbitMQ's afterwards; nil: confirmed
+}
+
+// claim takes rows from that time on. The transaction is READ COMMITTED and passes by what others have locked, so it
+// waits for no producer, and none waits for it longer than this takes.
+func (r *Relay) claim(ctx context.Context, from time.Time) (c claim, err error) {
+	tx, err := r.cfg.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return c, fmt.Errorf("claim: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if c.rows, err = r.read(ctx, tx, from); err != nil {
+		return c, fmt.Errorf("claim: %w", err)
+	}
+	if len(c.rows) == 0 {
+		return c, nil
+	}
+	c.owner = rand.Text()
+	where, args := keysOf(c.rows)
+	if _, err = tx.ExecContext(ctx, "UPDATE rollbackd_outbox SET owner = ?, next_at = UTC_TIMESTAMP(6) + INTERVAL ? "+
+		"MICROSECOND WHERE "+where, append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...); err != nil {
+		return claim{}, fmt.Errorf("claim: %w", err)
+	}
+	// A commit whose answer is lost is no claim: the rows come due again when the lease ends.
+	if err := tx.Commit(); err != nil {
+		return claim{}, fmt.Errorf("claim: %w", err)
+	}
+	return c, nil
+}
+
+// read locks rows and reads them, until there are enough of them or of their bytes. What no message may be is read
+// without its body.
+func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row, err error) {
+	after, args := "", []any{outbox.MaxBody, outbox.MaxHeaders}
+	if !from.IsZero() {
+		after, args = " AND next_at >= ?", append(args, written(from))
+	}
+	rows, err := tx.QueryContext(ctx, "SELECT msg_tag, msg_key, IF(LENGTH(body) > ?, NULL, body), LENGTH(body), "+
+		"content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(due_at AS CHAR), "+
+		"TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) "+
+		"FROM rollbackd_outbox FORCE INDEX (next_at) WHERE next_at <= UTC_TIMESTAMP(6)"+after+
+		" ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED", append(args, r.cfg.BatchSize)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for sum := 0; sum < r.cfg.BatchSum && rows.Next(); {
+		var w stored
+		if err := rows.Scan(&w.tag, &w.key, &w.body, &w.size, &w.contentType, &w.headers, &w.exchange, &w.routingKey,
+			&w.due, &w.late); err != nil {
+			return nil, err
+		}
+		all = append(all, r.row(w))
+		sum += len(w.body) + len(w.headers)
+	}
+	return all, rows.Err()
+}
+
+// keysOf is a condition that holds for these rows. Lists of the primary key are ranges of it (traps D14).
+func keysOf(rows []row) (where string, args []any) {
+	args = make([]any, 0, 2*len(rows)+1)
+	for i := range rows {
+		args = append(args, []byte(rows[i].tag), []byte(rows[i].key))
+	}
+	return "(msg_tag, msg_key) IN (" + strings.Repeat("(?, ?), ", len(rows)-1) + "(?, ?))", args
+}

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// stored is a row as the table has it.
+type stored struct {
+	tag, key             []byte
+	body                 []byte // nil: too large
+	size                 int64
+	contentType, headers []byte // nil: NULL
+	exchange, routingKey *string
+	due                  sql.NullString // as a text
+	late                 sql.NullInt64  // microseconds since then
+}
+
+const headerKey = "x-message-key"
+
+// errUnfit says of a row that no message can be made of it, so it was not sent.
+var errUnfit = errors.New("it cannot be sent")
+
+// row makes a message of a row. What Put would have refused, and what a client that cuts values may have cut, is unfit.
+func (r *Relay) row(w stored) row {
+	m := outbox.Message{Tag: string(w.tag), Key: string(w.key), Body: w.body, ContentType: string(w.contentType)}
+	out := row{tag: m.Tag, key: m.Key, due: time.Now().Add(-time.Duration(w.late.Int64) * time.Microsecond)}
+	headers, err := decodeHeaders(w.headers)
+	m.Headers = headers
+	to := rabbit.Publishing{Exchange: r.cfg.Exchange, Key: r.cfg.RoutingKey}
+	if w.exchange != nil {
+		to.Exchange, m.Exchange = *w.exchange, *w.exchange
+	}
+	if w.routingKey != nil {
+		to.Key, m.RoutingKey = *w.routingKey, *w.routingKey
+	}
+	due, timeErr := time.Parse(timeForm, w.due.String)
+	var unfit error
+	switch {
+	case w.body == nil:
+		unfit = fmt.Errorf("the body has %d bytes, at most %d are allowed", w.size, outbox.MaxBody)
+	case err != nil:
+		unfit = fmt.Errorf("its headers are not a JSON object of texts, numbers, true and false: %w", err)
+	case timeErr != nil:
+		unfit = fmt.Errorf("its due_at %q is no time", w.due.String)
+	case to.Key == "":
+		unfit = errors.New("it has no routing key, and the relay has none for it")
+	default:
+		unfit = m.Validate()
+	}
+	if unfit != nil {
+		out.verdict = fmt.Errorf("%w: %w", errUnfit, unfit)
+		return out
+	}
+	table := rabbit.Table{rabbit.HeaderPublishedAt: due.UnixMilli(), headerKey: m.Key}
+	for name, v := range headers {
+		table[name] = v
+	}
+	to.Message = rabbit.Message{
+		Body: w.body, Headers: table, MessageID: m.Key, Type: m.Tag, DeliveryMode: rabbit.Persistent,
+		ContentType: m.ContentType,
+	}
+	if to.Message.ContentType == "" {
+		to.Message.ContentType = "application/json"
+	}
+	out.publishing = to
+	return out
+}
+
+// decodeHeaders reads a JSON object; a number without point and exponent is an integer.
+func decodeHeaders(text []byte) (map[string]any, error) {
+	if text == nil {
+		return nil, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var h map[string]any
+	if err := d.Decode(&h); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the object")
+	}
+	for name, v := range h {
+		n, ok := v.(json.Number)
+		if !ok {
+			continue
+		}
+		if whole, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
+			h[name] = whole
+			continue
+		}
+		f, err := n.Float64()
+		if err != nil {
+			return nil, err
+		}
+		h[name] = f
+	}
+	return h, nil
+}

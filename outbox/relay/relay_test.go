@@ -1,0 +1,190 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is a fresh outbox, and a queue behind an exchange where its messages go.
+type world struct {
+	*testing.T
+	db              *sql.DB
+	broker          *stack.Broker
+	exchange, queue string
+}
+
+const routingKey = "stock.rollback"
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	g, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
+	w := &world{T: t, broker: stack.AMQP(t)}
+	w.must(err)
+	w.db, err = g.DB()
+	w.must(err)
+	t.Cleanup(func() { _ = w.db.Close() })
+	w.must(outbox.Migrate(t.Context(), g))
+	w.exchange, w.queue = w.broker.Name("stock"), w.broker.Name("stock.rollback")
+	w.broker.DeclareExchange(w.exchange, "topic")
+	w.broker.DeclareQueue(w.queue, map[string]any{"x-queue-type": "quorum"})
+	w.broker.Bind(w.queue, routingKey, w.exchange)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) config() relay.Config {
+	return relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.exchange, RoutingKey: routingKey,
+		Logger: slog.New(slog.NewTextHandler(w.Output(), nil))}
+}
+
+// relay runs one until stop is called, or the test ends.
+func (w *world) relay(cfg relay.Config) (stop func()) {
+	w.Helper()
+	r, err := relay.New(cfg)
+	w.must(err)
+	ctx, cancel := context.WithCancel(w.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			if err := <-ended; err != nil {
+				w.Errorf("the relay ended with %v", err)
+			}
+		}
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+func (w *world) put(msgs ...outbox.Message) {
+	w.Helper()
+	tx, err := w.db.BeginTx(w.Context(), nil)
+	w.must(err)
+	w.must(outbox.Put(w.Context(), tx, msgs...))
+	w.must(tx.Commit())
+}
+
+func (w *world) exec(statement string, args ...any) {
+	w.Helper()
+	_, err := w.db.ExecContext(w.Context(), statement, args...)
+	w.must(err)
+}
+
+func (w *world) count(where string) (n int) {
+	w.Helper()
+	w.must(w.db.QueryRowContext(context.WithoutCancel(w.Context()),
+		"SELECT COUNT(*) FROM rollbackd_outbox WHERE "+where).Scan(&n))
+	return n
+}
+
+func messages(prefix string, n int) []outbox.Message {
+	all := make([]outbox.Message, n)
+	for i := range all {
+		key := fmt.Sprintf("%s-%05d", prefix, i)
+		all[i] = outbox.Message{Tag: "order.cancelled", Key: key, Value: map[string]int{"n": i}}
+	}
+	return all
+}
+
+func TestWhatIsPutArrivesOnceAndLeavesTheOutbox(t *testing.T) {
+	w := newWorld(t)
+	w.put(messages("m", 2500)...)
+	w.put(outbox.Message{Tag: "order.cancelled", Key: "with headers", Body: []byte("not JSON"), ContentType: "text/plain",
+		Headers: map[string]any{"tenant": "a", "n": 3, "f": 1.5, "on": true}, RoutingKey: "stock.rollback"})
+	w.relay(w.config())
+	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	if got := w.broker.Depth(w.queue); got != 2501 {
+		t.Errorf("the queue holds %d messages", got)
+	}
+	for range 2501 {
+		d, ok := w.broker.Get(w.queue)
+		if !ok {
+			t.Fatal("the queue is empty")
+		}
+		if d.MessageId != "with headers" {
+			continue
+		}
+		if d.Type != "order.cancelled" || d.ContentType != "text/plain" || d.Headers["tenant"] != "a" ||
+			d.Headers["n"] != int64(3) || d.Headers["f"] != 1.5 || d.Headers["on"] != true ||
+			d.Headers["x-message-key"] != "with headers" || string(d.Body) != "not JSON" {
+			t.Errorf("it arrived as %+v", d)
+		}
+		return
+	}
+	t.Error("the message with headers did not arrive")
+}
+
+func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.config()
+	cfg.ParkAfter = 3 * time.Second
+	w.put(outbox.Message{Tag: "t", Key: "lost", RoutingKey: "nowhere"}, outbox.Message{Tag: "t", Key: "no exchange",
+		Exchange: "there.is.none"})
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('', 'no tag', 'x'), (?, 'long', 'x'), "+
+		"('t', 'big', ?)", strings.Repeat("t", 600), make([]byte, outbox.MaxBody+1))
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, headers) VALUES ('t', 'headers', 'x', '[1]')")
+	w.put(messages("m", 100)...)
+	w.relay(cfg)
+	poll.Until(t, "the others", func() bool { return w.count("msg_tag = 'order.cancelled'") == 0 })
+	first := w.broker.Depth(w.queue) // twice, where the channel was closed over what has no exchange
+	if n := w.count("parked_at IS NOT NULL"); n != 4 {
+		t.Errorf("%d are parked at once, want the 4 that can never be sent", n)
+	}
+	w.put(messages("later", 10)...)
+	poll.Until(t, "the later ones", func() bool { return w.count("msg_tag = 'order.cancelled'") == 0 })
+	if got := w.broker.Depth(w.queue); first < 100 || got < first+10 {
+		t.Errorf("the queue holds %d messages after the first 100, and %d after 10 more", first, got)
+	}
+	poll.Until(t, "the refused to be parked", func() bool {
+		return w.count("parked_at IS NOT NULL AND reason IS NOT NULL AND next_at > '9000-01-01'") == 6
+	})
+	for key, words := range map[string]string{
+		"lost": "no queue takes this message", "no exchange": "there.is.none", "no tag": "the tag is empty",
+		"long": "the tag has 600 bytes", "big": "262145 bytes", "headers": "not a JSON object",
+	} {
+		var reason string
+		w.must(w.db.QueryRowContext(t.Context(), "SELECT reason FROM rollbackd_outbox WHERE msg_key = ?", key).
+			Scan(&reason))
+		if !strings.Contains(reason, words) {
+			t.Errorf("%s is parked because %q, want %q", key, reason, words)
+		}
+	}
+}
+
+func TestAMessageWaitsForItsTime(t *testing.T) {
+	w := newWorld(t)
+	w.put(outbox.Message{Tag: "t", Key: "later", Delay: time.Hour},
+		outbox.Message{Tag: "t", Key: "soon", Delay: 2 * time.Second})
+	began := time.Now()
+	w.relay(w.config())
+	poll.Until(t, "the one that is due", func() bool { return w.count("TRUE") == 1 })
+	if took := time.Since(began); took < 1900*time.Millisecond {
+		t.Errorf("it was sent after %v", took)
+	}
+	if got := w.broker.Depth(w.queue); got != 1 {
+		t.Errorf("the queue holds %d messages", got)
+	}
+}

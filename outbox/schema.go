@@ -1,0 +1,36 @@
+package outbox
+
+import (
+	"context"
+	"embed"
+	"io/fs"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// MigrationSet is the name under which the versions of [Migrations] are counted in a schema. It never changes.
+const MigrationSet = "outbox"
+
+//go:embed migrations
+var migrationFiles embed.FS
+
+// Migrations are the steps that make the table rollbackd_outbox, as files for goose.
+func Migrations() fs.FS {
+	files, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		panic(err) // only a path that is not valid is refused
+	}
+	return files
+}
+
+// Sets is the outbox and nothing else of rollbackd's, for [dedup.Migrate] and [dedup.MigrationStatus].
+func Sets() dedup.MigrateOptions {
+	return dedup.MigrateOptions{NoLog: true, Extra: []dedup.MigrationSet{{Name: MigrationSet, Files: Migrations()}}}
+}
+
+// Migrate makes the table, or brings it up to this program's version, in the schema that db is connected to; it needs
+// none of rollbackd's other tables. It may run again, and in several processes at once. docs/rights.md says which
+// rights it needs.
+func Migrate(ctx context.Context, db *gorm.DB) error { return dedup.Migrate(ctx, db, Sets()) }
