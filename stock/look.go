@@ -10,15 +10,16 @@ import (
 
 // Reservation is a row of stock_reservation as it stands.
 type Reservation struct {
-	OrderSN  string
-	SKU      int64 // 0: a refusal of the whole order
-	Quantity int64
-	Status   string // reserved, released, deducted or refused
+	OrderSN   string    `json:"order_sn"`
+	SKU       int64     `json:"sku_id"` // 0: a refusal of the whole order
+	Quantity  int64     `json:"quantity"`
+	Status    string    `json:"status"` // reserved, released, deducted or refused
+	UpdatedAt time.Time `json:"since"`  // by the database's clock
 	// Tag and Key name the message that released or refused it. Named says that the row has a key at all.
-	Tag, Key  string
-	Named     bool
-	UpdatedAt time.Time     // by the database's clock
-	Age       time.Duration // since then
+	Tag   string        `json:"rollback_tag,omitempty"`
+	Key   string        `json:"rollback_key,omitempty"`
+	Named bool          `json:"-"`
+	Age   time.Duration `json:"-"` // since UpdatedAt
 }
 
 // The words of Reservation.Status.

@@ -48,26 +48,6 @@ type Explanation struct {
 	Reservations []Reserved `json:"reservations"` // of its order
 }
 
-// Reserved is what an order has or had reserved.
-type Reserved struct {
-	Order    string    `json:"order_sn"`
-	SKU      int64     `json:"sku_id"`
-	Quantity int64     `json:"quantity"`
-	Status   string    `json:"status"`
-	Since    time.Time `json:"since"`
-	Tag      string    `json:"rollback_tag,omitempty"` // who released or refused it
-	Key      string    `json:"rollback_key,omitempty"`
-}
-
-// ReservedOf writes reservations down for a person.
-func ReservedOf(rows []stock.Reservation) []Reserved {
-	all := []Reserved{}
-	for _, r := range rows {
-		all = append(all, Reserved{r.OrderSN, r.SKU, r.Quantity, r.Status, r.UpdatedAt, r.Tag, r.Key})
-	}
-	return all
-}
-
 // Step is one step of the story.
 type Step struct {
 	At      time.Time `json:"at"`
@@ -88,7 +68,8 @@ func Explain(m Message, names Names) Explanation {
 		Group: key.Group, Tag: key.Tag, Key: key.Key, Status: row.Status.String(), Reason: row.Reason, FiledFor: m.FiledFor,
 		Attempts: row.Attempts, Of: names.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
 		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
-		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties), Reservations: ReservedOf(m.Reservations),
+		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
+		Reservations: append([]Reserved{}, m.Reservations...),
 	}
 	if !row.DeadAt.IsZero() {
 		e.DeadAt = &row.DeadAt
@@ -243,6 +224,9 @@ func CopiesText(row dedup.Row, queue string) string {
 	return ""
 }
 
+// Reserved is what an order has or had reserved.
+type Reserved = stock.Reservation
+
 // ReservedHeader names the columns in which reservations are written for a person.
 func ReservedHeader() []string {
 	return []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}
@@ -256,7 +240,7 @@ func reservedRows(all []Reserved) (rows [][]string) {
 			sku = "all"
 		}
 		rows = append(rows, []string{
-			sku, fmt.Sprint(r.Quantity), r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key,
+			sku, fmt.Sprint(r.Quantity), r.Status, r.UpdatedAt.Format(time.RFC3339), r.Tag, r.Key,
 		})
 	}
 	return rows
