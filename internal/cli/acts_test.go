@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -96,14 +97,15 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 	s := migrated(t)
 	proxy := stack.Proxy(t, stack.Addr(t, s.dsn))
 	var stderr strings.Builder
-	a := &app{name: "consumer", stderr: &stderr, environ: append(s.environ, "ROLLBACKD_MYSQL_DSN="+proxy.Through(s.dsn))}
-	cfg, err := a.loadConfig()
+	a := &command.App{Program: "consumer", Stderr: &stderr,
+		Environ: append(s.environ, "ROLLBACKD_MYSQL_DSN="+proxy.Through(s.dsn))}
+	cfg, err := a.LoadConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &call{app: a, cfg: cfg, command: "log", progress: a.newProgress(time.Now())}
-	defer c.close()
-	if err := c.openOperator(t.Context()); err != nil {
+	c := &command.Call{App: a, Config: cfg, Command: "log"}
+	defer c.End()
+	if err := c.OpenOperator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	prune := operator.TaskRequest{Kind: operator.KindPrune}
@@ -118,7 +120,7 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 			}
 		}
 		freeze(!whenWorking)
-		err := c.acts.Do(t.Context(), operator.Actor{Name: "anna"}, prune, func(context.Context, operator.Task) (
+		err := c.Acts.Do(t.Context(), operator.Actor{Name: "anna"}, prune, func(context.Context, operator.Task) (
 			operator.Result, error) {
 			done = true
 			freeze(whenWorking)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
@@ -63,11 +64,11 @@ func TestExitCodeFollowsTheError(t *testing.T) {
 	}{
 		"none":    {nil, exitDone, ""},
 		"failure": {errors.New("RabbitMQ is away"), exitFailed, "consumer: RabbitMQ is away\n"},
-		"usage": {usageErrorf("--since must come before --until"), exitUsage, "consumer: --since must come before " +
+		"usage": {command.Usagef("--since must come before --until"), exitUsage, "consumer: --since must come before " +
 			"--until\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stderr := execute(t, t.Context(), func(context.Context, *call) error { return tc.err })
+			code, stderr := execute(t, t.Context(), func(context.Context, *command.Call) error { return tc.err })
 			if code != tc.code || stderr != tc.stderr {
 				t.Errorf("exit %d, stderr %q; want %d, %q", code, stderr, tc.code, tc.stderr)
 			}
@@ -77,7 +78,7 @@ func TestExitCodeFollowsTheError(t *testing.T) {
 
 func TestInterruptedCommandFailsAndSaysSo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	code, stderr := execute(t, ctx, func(ctx context.Context, _ *call) error {
+	code, stderr := execute(t, ctx, func(ctx context.Context, _ *command.Call) error {
 		cancel()
 		return ctx.Err()
 	})
@@ -87,12 +88,13 @@ func TestInterruptedCommandFailsAndSaysSo(t *testing.T) {
 }
 
 // execute runs one command that does this below a root of its own.
-func execute(t *testing.T, ctx context.Context, do work) (code int, stderr string) {
+func execute(t *testing.T, ctx context.Context, do command.Work) (code int, stderr string) {
 	t.Helper()
 	var errOut bytes.Buffer
-	a := &app{name: "consumer", stderr: &errOut, stdout: io.Discard}
-	root := newRoot(a, command{use: "probe", needs: needsNothing, flags: func(*flags) work { return do }})
-	return a.execute(ctx, root, []string{"probe"}), errOut.String()
+	a := &command.App{Program: "consumer", Stderr: &errOut, Stdout: io.Discard, Now: time.Now}
+	root := newRoot(a, command.Command{Use: "probe", Needs: command.NeedsNothing,
+		Flags: func(*command.Flags) command.Work { return do }})
+	return perform(ctx, a, root, []string{"probe"}), errOut.String()
 }
 
 func TestWarningsOfTheConfigurationGoToStderr(t *testing.T) {
@@ -115,8 +117,8 @@ func TestLogFollowsTheConfiguration(t *testing.T) {
 		{config.LogFormatText, slog.LevelWarn, ""},
 	} {
 		var stderr bytes.Buffer
-		a := &app{stderr: &stderr}
-		a.logger(config.Config{LogFormat: tc.format, LogLevel: tc.level}).Info("hello", "after", 1500*time.Millisecond)
+		a := &command.App{Stderr: &stderr}
+		a.Logger(config.Config{LogFormat: tc.format, LogLevel: tc.level}).Info("hello", "after", 1500*time.Millisecond)
 		if got := stderr.String(); !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
 			t.Errorf("format %s, level %s: log is %q, want %q", tc.format, tc.level, got, tc.want)
 		}

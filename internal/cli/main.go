@@ -1,6 +1,7 @@
-// Package cli is the program rollbackd: its commands, each of which reads flags and arguments, calls one function of a
-// package below, prints its result and gives the exit code. It must not decide what a page or a program could want too,
-// and signals and os.Exit exist in [Main] only: run does everything in process.
+// Package cli is the program rollbackd: the table of its commands (root.go), and their exit codes. A command is a value
+// in one of the folders below, which have those of a subject each; command has what all of them are made of. Whoever
+// adds one writes a file and a row in the Commands of its folder. Signals and os.Exit exist in [Main] only: run does
+// everything in process. Neither it nor a folder below must decide what a page or a program could want too.
 package cli
 
 import (

@@ -54,6 +54,15 @@ func words(t *testing.T, command string) (all []string) {
 	return all
 }
 
+// curedReport is what reconcile says in JSON.
+type curedReport struct {
+	operator.Report
+	Findings []struct {
+		operator.Finding
+		Cure string
+	} `json:"findings"`
+}
+
 // Open counts the findings that are not mended.
 func (r curedReport) Open() (n int) {
 	for _, f := range r.Findings {

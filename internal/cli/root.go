@@ -1,47 +1,91 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/cli/dlq"
+	"github.com/rollbackd/rollbackd/internal/cli/log"
+	"github.com/rollbackd/rollbackd/internal/cli/messages"
+	"github.com/rollbackd/rollbackd/internal/cli/service"
+	"github.com/rollbackd/rollbackd/internal/cli/setup"
 )
 
-// commands is the table of the program's commands.
-func commands() []command {
-	return append([]command{
-		runCommand, migrateCommand, doctorCommand, probeCommand, publishCommand, moveCommand,
-		{use: "dlq", short: "List, show, export, replay and discard dead letters", of: []command{
-			dlqListCommand, dlqShowCommand, dlqExportCommand, dlqReplayCommand, dlqDiscardCommand,
-		}},
-		{use: "log", short: "Ask the consumer log, or delete what is old in it", of: []command{
-			logListCommand, logExplainCommand, logPruneCommand,
-		}},
-		reconcileCommand, actsCommand, pauseCommand, resumeCommand,
-		{use: "handler", short: "Try the statements of ROLLBACKD_SQL_FILE", of: []command{handlerTryCommand}},
-		configCommand, versionCommand,
-	}, manCommands...)
+// commands is the table of the program's commands, which each folder below this one has a part of.
+func commands() []command.Command {
+	return slices.Concat(service.Commands, setup.Commands, messages.Commands, dlq.Commands, log.Commands,
+		[]command.Command{versionCommand}, manCommands)
+}
+
+// The exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // wrong usage or configuration: trying again does not help
+)
+
+// run is the whole program. args begins with the program's name, as os.Args does. It prints an error once, to stderr,
+// and returns the exit code. Cancelling ctx asks the command to stop: the daemon drains, everything else ends early.
+func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		args = []string{"consumer"} // whoever started us gave not even a name
+	}
+	a := &command.App{Program: filepath.Base(args[0]), Environ: environ, Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Build: readBuild(), Now: time.Now}
+	return perform(ctx, a, newRoot(a, commands()...), args[1:])
+}
+
+// perform runs the command that args name and turns its error into a line and an exit code.
+func perform(ctx context.Context, a *command.App, root *cobra.Command, args []string) int {
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	switch {
+	case err == nil:
+		return exitDone
+	case !a.Started:
+		err = command.Usagef("%w\nSee '%s --help'.", err, cmd.CommandPath())
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		err = errors.New("interrupted before it was done")
+	}
+	if a.LastWords != nil {
+		a.LastWords(err)
+	} else {
+		a.Say("%v", err)
+	}
+	if _, ok := errors.AsType[*command.UsageError](err); ok {
+		return exitUsage
+	}
+	return exitFailed
 }
 
 // newRoot joins commands to the program.
-func newRoot(a *app, commands ...command) *cobra.Command {
-	root := a.new(command{
-		use: a.name, short: "Give stock back exactly once", of: commands,
-		long: `rollbackd consumes stock-rollback messages from RabbitMQ and gives the stock back in MySQL:
+func newRoot(a *command.App, commands ...command.Command) *cobra.Command {
+	root := a.New(command.Command{
+		Use: a.Program, Short: "Give stock back exactly once", Of: commands,
+		Long: `rollbackd consumes stock-rollback messages from RabbitMQ and gives the stock back in MySQL:
 delivered at least once, in effect exactly once.
 
 It is set up by environment variables alone: 'PROGRAM config' shows them, 'PROGRAM config -o markdown' explains them.`,
 	})
 	root.SilenceUsage, root.SilenceErrors = true, true // run prints an error once
-	root.Version = a.build.Version
+	root.Version = a.Build.Version
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetIn(a.stdin)
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
 	root.SetHelpCommand(newHelpCmd())
 	// A group is runnable for cobra only so that it can refuse; its usage must not offer that.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not "+
 		".HasAvailableSubCommands)}}", 1))
-	root.PersistentPreRun = func(*cobra.Command, []string) { a.started = true }
+	root.PersistentPreRun = func(*cobra.Command, []string) { a.Started = true }
 	return root
 }
 
@@ -56,9 +100,9 @@ func newHelpCmd() *cobra.Command {
 			target, rest, err := cmd.Root().Find(args)
 			switch {
 			case err != nil:
-				return &usageError{err}
+				return command.Usagef("%w", err)
 			case len(rest) > 0:
-				return &usageError{unknownCommand(target, rest[0])}
+				return command.Usagef("%w", command.UnknownCommand(target, rest[0]))
 			}
 			target.InitDefaultHelpFlag()
 			return target.Help()

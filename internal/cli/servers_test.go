@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,7 +16,9 @@ import (
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -52,7 +55,7 @@ func newShell(t *testing.T, more ...string) *shell {
 	s.broker.TrackExchanges(s.broker.Name("stock"))
 	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL",
 		stack.Addr(t, s.broker.URL), "RABBITMQ",
-		person(), "PERSON")
+		command.Person(), "PERSON")
 	return s
 }
 
@@ -257,7 +260,7 @@ func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 	var lines strings.Builder
 	for i := range 1200 {
 		if i == 700 {
-			lines.WriteString(`{"x":"` + strings.Repeat("a", maxPublishBody) + "\"}\n")
+			lines.WriteString(`{"x":"` + strings.Repeat("a", strictjson.MaxBytes) + "\"}\n")
 		}
 		fmt.Fprintf(&lines, "{\"order_sn\":%d}\n", i)
 	}
@@ -292,4 +295,18 @@ func (s *shell) away(url, name string) *stack.TCPProxy {
 	proxy.Refuse(true)
 	s.replace = append(s.replace, proxy.Addr, name)
 	return proxy
+}
+
+func TestPublishShowsHowFarItIs(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	var errOut bytes.Buffer
+	now := time.Now() // a window takes two seconds
+	a := &command.App{Program: "x", Environ: s.environ, Stdin: strings.NewReader(strings.Repeat("{}\n", 3000)),
+		Stdout: io.Discard, Stderr: &errOut, Now: func() time.Time { now = now.Add(2 * time.Second); return now }}
+	want := "x: published 1500 messages\nx: published 3000 messages\n"
+	if code := perform(t.Context(), a, newRoot(a, commands()...), []string{"publish", "-"}); code != exitDone ||
+		errOut.String() != want {
+		t.Errorf("exit %d, %q, want %q", code, errOut.String(), want)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 )
 
 // version is set by the linker for releases (-ldflags "-X …/internal/cli.version=v1.2.3"); nothing else writes it.
@@ -14,19 +16,9 @@ var version string
 // unknown stands where neither the linker nor the go command noted anything.
 const unknown = "unknown"
 
-// build says what was built from what.
-type build struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source, as version control names it
-	Time     string `json:"time,omitempty"`     // of the revision, RFC 3339
-	Modified *bool  `json:"modified"`           // built with uncommitted changes; nil when nothing tells
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
-
 // readBuild takes what the linker was told, else what the go command noted in the binary.
-func readBuild() (b build) {
-	b = build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func readBuild() (b command.Build) {
+	b = command.Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	defer func() { b.Version = cmp.Or(b.Version, unknown) }()
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -48,20 +40,20 @@ func readBuild() (b build) {
 	return b
 }
 
-var versionCommand = command{
-	use:   "version",
-	short: "Show version, revision and platform",
-	needs: needsNothing,
-	flags: func(*flags) work {
-		return func(_ context.Context, c *call) error {
-			b := c.build
+var versionCommand = command.Command{
+	Use:   "version",
+	Short: "Show version, revision and platform",
+	Needs: command.NeedsNothing,
+	Flags: func(*command.Flags) command.Work {
+		return func(_ context.Context, c *command.Call) error {
+			b := c.Build
 			modified := unknown
 			if b.Modified != nil {
 				modified = fmt.Sprint(*b.Modified)
 			}
-			t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
-			t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
-			return c.render(b, t)
+			t := command.Table{Header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
+			t.Add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
+			return c.Render(b, t)
 		}
 	},
 }

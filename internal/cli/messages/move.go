@@ -1,10 +1,12 @@
-package cli
+package messages
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/shovel"
 )
 
@@ -24,64 +26,63 @@ again. Interrupted, it finishes what it has in hand or gives it back.
 A message that cannot be carried, because its headers cannot be read or it is too large for a copy, stays in its queue
 and is named; the others go on. The exit code is then 1.`
 
-var moveCommand = command{
-	use:   "move --from QUEUE",
-	short: "Carry the messages of another queue over to the main queue",
-	long:  moveHelp,
-	example: `  PROGRAM move --from orders.rollback
+var moveCommand = command.Command{
+	Use:   "move --from QUEUE",
+	Short: "Carry the messages of another queue over to the main queue",
+	Long:  moveHelp,
+	Example: `  PROGRAM move --from orders.rollback
   PROGRAM move --from orders.rollback --follow --rate 200`,
-	flags: func(f *flags) work {
+	Flags: func(f *command.Flags) command.Work {
 		var o shovel.Options
 		f.StringVar(&o.From, "from", "", "the queue to take messages from; required")
 		f.Float64Var(&o.Rate, "rate", 0, "carry at most so many messages per second; 0: as many as can be")
-		f.StringVar(&o.Tag, "tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
+		tag := f.Tag("the tag of messages that have neither a type nor a routing key, as from a fanout " +
 			"exchange; without it they are unidentified")
 		f.BoolVar(&o.Follow, "follow", false, "go on when the queue is empty, until interrupted")
-		f.check(func() error {
+		f.Check(func() error {
 			switch {
 			case o.From == "":
-				return usageErrorf("--from is missing: name the queue to take messages from")
+				return command.Usagef("--from is missing: name the queue to take messages from")
 			case o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9):
-				return usageErrorf("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
+				return command.Usagef("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
 			}
-			return checkTag(o.Tag)
+			o.Tag = *tag
+			return nil
 		})
-		return func(ctx context.Context, c *call) error { return c.move(ctx, o) }
+		return func(ctx context.Context, c *command.Call) error { return move(ctx, c, o) }
 	},
 }
 
-func (c *call) move(ctx context.Context, o shovel.Options) error {
-	o.Rabbit, o.Topology = c.rabbit(), c.cfg.TopologyConfig()
-	o.Progress = func(at shovel.Progress) { c.progress.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
+func move(ctx context.Context, c *command.Call, o shovel.Options) error {
+	o.Rabbit, o.Topology = c.Rabbit(), c.Config.TopologyConfig()
+	o.Progress = func(at shovel.Progress) {
+		all := at.Moved + at.Waiting
+		if o.Follow { // there is no end
+			all = 0
+		}
+		c.Progress.Draw(moveText(at), at.Moved, all)
+	}
 	o.Say = func(text string) {
-		c.progress.end()
-		c.say("%s", printable(text))
+		c.Progress.End()
+		c.Say("%s", screen.Printable(text))
 	}
 	res, err := shovel.Run(ctx, o)
 	if o.Follow && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // that is how it ends
 	}
 	if !errors.Is(err, shovel.ErrSource) {
-		err = c.ofRabbit(err)
+		err = c.OfRabbit(err)
 	}
 	if err != nil && res.Moved == 0 && res.Left == 0 {
 		return err
 	}
-	t := table{header: []string{"MESSAGES", "OUTCOME"}}
-	t.add(res.Moved, fmt.Sprintf("moved from %s to %s", res.From, res.To))
+	t := command.Table{Header: []string{"MESSAGES", "OUTCOME"}}
+	t.Add(res.Moved, fmt.Sprintf("moved from %s to %s", res.From, res.To))
 	if res.Left > 0 {
-		t.add(res.Left, "stay in "+res.From+": they cannot be carried")
+		t.Add(res.Left, "stay in "+res.From+": they cannot be carried")
 		err = errors.Join(err, fmt.Errorf("messages that stay in %s: %d", res.From, res.Left))
 	}
-	return errors.Join(c.render(res, t), err)
-}
-
-// movable is how many messages there are to carry as far as is known: none while it follows, since there is no end.
-func movable(at shovel.Progress, follow bool) int {
-	if follow {
-		return 0
-	}
-	return at.Moved + at.Waiting
+	return errors.Join(c.Render(res, t), err)
 }
 
 func moveText(at shovel.Progress) string {

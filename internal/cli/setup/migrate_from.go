@@ -1,4 +1,4 @@
-package cli
+package setup
 
 import (
 	"context"
@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -31,8 +33,8 @@ Killed at any point and run again, a pass goes on where it was; a last pass begi
 it has written before. Between pages it rests for as long as they take.`
 
 // takenOver are the flags of migrate --from; what it points to is whole once they are checked.
-func takenOver(f *flags, status *bool) *legacyimport.Options {
-	o := &legacyimport.Options{By: person()}
+func takenOver(f *command.Flags, status *bool) *legacyimport.Options {
+	o := &legacyimport.Options{By: command.Person()}
 	f.StringVar(&o.From, "from", "", "take over this TABLE or DATABASE.TABLE of the classic algorithm, on the same server")
 	groups := f.StringArray("map-group", nil, "OLD=NEW: take over rows of this old group too, under the new name; may be "+
 		"given several times")
@@ -46,19 +48,19 @@ func takenOver(f *flags, status *bool) *legacyimport.Options {
 		"refuse if somebody writes all the same")
 	f.BoolVar(&o.DryRun, "dry-run", false, "change nothing, print the report")
 	f.BoolVar(&o.NoWait, "no-wait", false, "full speed: no rest between pages")
-	f.check(func() (err error) {
+	f.Check(func() (err error) {
 		alone := []string{"map-group", "map-tag", "time-zone", "no-body-hash", "last-pass", "dry-run", "no-wait"}
 		i := slices.IndexFunc(alone, f.Changed)
 		switch {
 		case o.From == "" && i >= 0:
-			return usageErrorf("--%s goes with --from", alone[i])
+			return command.Usagef("--%s goes with --from", alone[i])
 		case o.From == "":
 			return nil
 		case *status:
-			return usageErrorf("--status and --from contradict each other; --dry-run shows what a pass would do")
+			return command.Usagef("--status and --from contradict each other; --dry-run shows what a pass would do")
 		}
 		if _, _, err := legacyimport.ParseTable(o.From); err != nil {
-			return usageErrorf("--from: %w", err)
+			return command.Usagef("--from: %w", err)
 		}
 		if o.Groups, err = readNames("map-group", *groups, func(name string) dedup.Identity {
 			return dedup.Identity{Group: name, Tag: "t", Key: "k"}
@@ -82,14 +84,14 @@ func readNames(flag string, pairs []string, identity func(string) dedup.Identity
 	for _, pair := range pairs {
 		old, name, ok := strings.Cut(pair, "=")
 		if _, twice := names[old]; !ok || twice {
-			return nil, usageErrorf("--%s %q: want OLD=NEW, each OLD once", flag, pair)
+			return nil, command.Usagef("--%s %q: want OLD=NEW, each OLD once", flag, pair)
 		}
 		id := identity(name)
 		if err := id.Validate(); err != nil {
-			return nil, usageErrorf("--%s %q: %w", flag, pair, err)
+			return nil, command.Usagef("--%s %q: %w", flag, pair, err)
 		}
 		if strings.HasPrefix(id.Tag, "rollbackd.") {
-			return nil, usageErrorf("--%s %q: tags that begin with rollbackd. are its own", flag, pair)
+			return nil, command.Usagef("--%s %q: tags that begin with rollbackd. are its own", flag, pair)
 		}
 		names[old] = name
 	}
@@ -104,19 +106,19 @@ func readZone(text string) (*time.Location, error) {
 	}
 	zone, err := time.LoadLocation(text)
 	if err != nil || text == "" || text == "Local" {
-		return nil, usageErrorf("--time-zone %q is neither a zone that this machine knows (Asia/Shanghai) nor an offset "+
+		return nil, command.Usagef("--time-zone %q is neither a zone that this machine knows (Asia/Shanghai) nor an offset "+
 			"(+08:00)", text)
 	}
 	return zone, nil
 }
 
 // takeOver makes one pass and shows what it did, also when it ended early.
-func (c *call) takeOver(ctx context.Context, o legacyimport.Options) error {
-	err := c.open(ctx)
+func takeOver(ctx context.Context, c *command.Call, o legacyimport.Options) error {
+	err := c.OpenLog(ctx)
 	if err != nil {
 		return err
 	}
-	cfg := c.cfg
+	cfg := c.Config
 	o.Group, o.Retention, o.Records = cfg.Group, cfg.Retention(), c.Records
 	if o.DB, err = c.DB.DB(); err != nil {
 		return fmt.Errorf("database handle: %w", err)
@@ -140,21 +142,22 @@ func (c *call) takeOver(ctx context.Context, o legacyimport.Options) error {
 		if at.Looking {
 			text = fmt.Sprintf("does somebody still write? %d of about %d rows compared", at.Rows, at.About)
 		}
-		c.progress.draw(text, at.Rows, int(at.About))
+		c.Progress.Draw(text, at.Rows, int(at.About))
 	}
 	report, err := legacyimport.Run(ctx, o)
 	switch {
 	case errors.Is(err, legacyimport.ErrTable):
-		return told{err}
+		return command.Said(err)
 	case errors.Is(err, dedup.ErrOvertaken):
-		err = fmt.Errorf("%w: another '%s migrate --from' goes on, and this one ends; nothing is done twice", err, c.name)
+		err = fmt.Errorf("%w: another '%s migrate --from' goes on, and this one ends; nothing is done twice", err, c.Program)
 	case err != nil && ctx.Err() != nil:
 		err = fmt.Errorf("%w; run it again to go on", err)
 	}
 	if report.From == "" {
 		return err
 	}
-	return errors.Join(c.print(report, func(p *page) { c.writeTakeOver(p, report) }), c.hinted(err), takeOverError(report))
+	printErr := c.Print(report, func(p *command.Page) { writeTakeOver(c, p, report) })
+	return errors.Join(printErr, c.Hinted(err), takeOverError(report))
 }
 
 // takeOverError is that of a pass which a person must look at.
@@ -169,86 +172,87 @@ func takeOverError(r legacyimport.Report) error {
 	return errors.Join(errs...)
 }
 
-func (c *call) writeTakeOver(p *page, r legacyimport.Report) {
-	p.f("%s into %s, group %s\n", r.From, c.cfg.LogTable, printable(c.cfg.Group))
+func writeTakeOver(c *command.Call, p *command.Page, r legacyimport.Report) {
+	p.Addf("%s into %s, group %s\n", r.From, c.Config.LogTable, screen.Printable(c.Config.Group))
 	for _, note := range r.Notes {
-		p.f("  %s\n", printable(note))
+		p.Addf("  %s\n", screen.Printable(note))
 	}
 	if r.Resumed {
-		p.f("  it went on where a former run was cut off; the counts are of both\n")
+		p.Addf("  it went on where a former run was cut off; the counts are of both\n")
 	}
-	p.f("\n")
-	t := table{header: []string{"ROWS", "KIND", "WHAT BECAME OF THEM"}}
-	t.add(r.Rows, "read", "in all")
-	odd := table{header: []string{"ROWS", "KIND", "WHAT IS ODD ABOUT THEM"}}
+	p.Addf("\n")
+	t := command.Table{Header: []string{"ROWS", "KIND", "WHAT BECAME OF THEM"}}
+	t.Add(r.Rows, "read", "in all")
+	odd := command.Table{Header: []string{"ROWS", "KIND", "WHAT IS ODD ABOUT THEM"}}
 	for _, k := range legacyimport.Kinds {
 		to := &t
 		if k.Odd() {
 			to = &odd
 		}
 		if n := r.Counts[k.Kind]; n > 0 {
-			to.add(n, k.Kind, k.Means)
+			to.Add(n, k.Kind, k.Means)
 		}
 	}
-	names := table{header: []string{"ROWS", "OLD GROUP", "OLD TAG", "GROUP", "TAG"}}
+	names := command.Table{Header: []string{"ROWS", "OLD GROUP", "OLD TAG", "GROUP", "TAG"}}
 	for _, n := range r.Names {
-		names.add(n.Rows, n.OldGroup, n.OldTag, n.Group, n.Tag)
+		names.Add(n.Rows, n.OldGroup, n.OldTag, n.Group, n.Tag)
 	}
-	for _, t := range []table{t, odd, names} {
-		if len(t.rows) > 0 {
-			p.table(t)
-			p.f("\n")
+	for _, t := range []command.Table{t, odd, names} {
+		if len(t.Rows) > 0 {
+			p.Table(t)
+			p.Addf("\n")
 		}
 	}
 	writeNamed(p, r)
-	c.writeNext(p, r)
+	writeNext(c, p, r)
 }
 
 // writeNamed names the rows that a person may want to look at, some of each kind.
-func writeNamed(p *page, r legacyimport.Report) {
+func writeNamed(p *command.Page, r legacyimport.Report) {
 	for _, told := range legacyimport.Kinds {
 		kind, n := told.Kind, 0
 		for _, row := range r.Named {
 			if row.Kind != kind {
 				continue
 			}
-			if n++; n <= maxShown {
-				p.f("%s: %s %s %s  %s\n", kind, printable(row.Group), printable(row.Tag), printable(row.Key),
-					printable(row.Why))
+			if n++; n <= command.MaxShown {
+				p.Addf("%s: %s %s %s  %s\n", kind, screen.Printable(row.Group), screen.Printable(row.Tag),
+					screen.Printable(row.Key), screen.Printable(row.Why))
 			}
 		}
-		if n > maxShown {
-			p.f("%s: and %d more; -o json lists all\n", kind, n-maxShown)
+		if n > command.MaxShown {
+			p.Addf("%s: and %d more; -o json lists all\n", kind, n-command.MaxShown)
 		}
 	}
 	if r.Unnamed > 0 {
-		p.f("and %d rows that no list names\n", r.Unnamed)
+		p.Addf("and %d rows that no list names\n", r.Unnamed)
 	}
 	if len(r.Named) > 0 {
-		p.f("\n")
+		p.Addf("\n")
 	}
 }
 
 // writeNext says what a person can do.
-func (c *call) writeNext(p *page, r legacyimport.Report) {
+func writeNext(c *command.Call, p *command.Page, r legacyimport.Report) {
 	if r.Counts[legacyimport.Open]+r.Counts[legacyimport.Renewed] > 0 || r.LastPass {
-		p.f("What was left open is dead with the reason effect_unknown; no queue has a letter of it.\n"+
+		p.Addf("What was left open is dead with the reason effect_unknown; no queue has a letter of it.\n"+
 			"Decide after the last pass: '%[1]s dlq list --reason effect_unknown', '%[1]s dlq show KEY', and of all:\n"+
 			"  %[1]s dlq export --reason effect_unknown -o open.ndjson\n"+
 			"  %[1]s dlq discard --from done.ndjson --why 'it had its effect'    # the lines of those that had\n"+
-			"  %[1]s dlq replay --from again.ndjson                              # the lines of those that had not\n\n", c.name)
+			"  %[1]s dlq replay --from again.ndjson                              # the lines of those that had not\n\n",
+			c.Program)
 	}
 	switch {
 	case r.DryRun:
-		p.f("This was a dry run: nothing was changed.\n")
+		p.Addf("This was a dry run: nothing was changed.\n")
 	case !r.Finished:
-		p.f("The pass was cut off. Run it again.\n")
+		p.Addf("The pass was cut off. Run it again.\n")
 	case !r.LastPass:
-		p.f("The old consumer may work on. Then stop it, run this again with --last-pass, and start '%s run'.\n",
-			c.name)
+		p.Addf("The old consumer may work on. Then stop it, run this again with --last-pass, and start '%s run'.\n",
+			c.Program)
 	case r.NotLast != "":
-		p.f("This was no last pass: %s.\n", printable(r.NotLast))
+		p.Addf("This was no last pass: %s.\n", screen.Printable(r.NotLast))
 	default:
-		p.f("This was the last pass. Start '%s run', and leave the old consumer stopped.\n", c.name)
+		p.Addf("This was the last pass. Start '%s run', and leave the old consumer stopped.\n", c.Program)
 	}
 }

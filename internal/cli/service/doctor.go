@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"context"
@@ -7,13 +7,15 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-var doctorCommand = command{
-	use:   "doctor",
-	short: "Check every dependency, name, limit and right, and say what to do",
-	long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and
+var doctorCommand = command.Command{
+	Use:   "doctor",
+	Short: "Check every dependency, name, limit and right, and say what to do",
+	Long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and
 configured as it must be, and whether the user may do what the daemon does. A daemon that answers at ROLLBACKD_HTTP_ADDR
 is asked what it misses, such as a queue that ends its connections or refuses its copies, which nobody sees from
 outside. Each line says what was found and what to do about it:
@@ -26,9 +28,9 @@ outside. Each line says what was found and what to do about it:
 What is to be done stands behind an arrow. Lines have at most 100 columns; with -o json each check is one value.
 
 The exit code is 1 when something fails. Nothing is changed: no message is published that a queue could take.`,
-	flags: func(*flags) work {
-		return func(ctx context.Context, c *call) error {
-			checks := doctor.Run(ctx, c.cfg, c.name)
+	Flags: func(*command.Flags) command.Work {
+		return func(ctx context.Context, c *command.Call) error {
+			checks := doctor.Run(ctx, c.Config, c.Program)
 			if err := ctx.Err(); err != nil {
 				return err // what it cut short says nothing
 			}
@@ -38,7 +40,7 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 					failed++
 				}
 			}
-			err := c.print(checks, func(p *page) { p.checks(checks) })
+			err := c.Print(checks, func(p *command.Page) { writeChecks(p, checks) })
 			if failed > 0 {
 				err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
 			}
@@ -51,21 +53,21 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 const doctorWide = 100
 
 // checks adds checks: what was found behind the names, and below it what to do.
-func (p *page) checks(checks []doctor.Check) {
+func writeChecks(p *command.Page, checks []doctor.Check) {
 	area := len("AREA")
 	for _, c := range checks {
 		area = max(area, utf8.RuneCountInString(c.Area))
 	}
 	room := doctorWide - len("LEVEL") - area - 4
-	p.f("LEVEL  %-*s  CHECK: FOUND\n", area, "AREA")
+	p.Addf("LEVEL  %-*s  CHECK: FOUND\n", area, "AREA")
 	for _, c := range checks {
-		lines := folded(printable(c.Name+": "+c.Found), room)
-		for i, do := range folded(printable(c.Do), room-2) {
+		lines := folded(screen.Printable(c.Name+": "+c.Found), room)
+		for i, do := range folded(screen.Printable(c.Do), room-2) {
 			lines = append(lines, map[bool]string{true: "→ ", false: "  "}[i == 0]+do)
 		}
 		level, where := string(c.Level), c.Area
 		for _, text := range lines {
-			p.f("%-5s  %-*s  %s\n", level, area, where, text)
+			p.Addf("%-5s  %-*s  %s\n", level, area, where, text)
 			level, where = "", ""
 		}
 	}

@@ -1,4 +1,6 @@
-package cli
+// Package setup has the commands that prepare servers, or show the settings: migrate, migrate --from, config. It must
+// not know how a table or a queue is made.
+package setup
 
 import (
 	"context"
@@ -9,8 +11,12 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
+
+// Commands are those of this folder.
+var Commands = []command.Command{migrateCommand, configCommand}
 
 // thing is one thing that migrate makes.
 type thing struct {
@@ -26,66 +32,66 @@ const (
 	stateMissing = "missing"
 )
 
-var migrateCommand = command{
-	use:   "migrate",
-	short: "Make or update tables, exchange and queues",
-	long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
+var migrateCommand = command.Command{
+	Use:   "migrate",
+	Short: "Make or update tables, exchange and queues",
+	Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
 and in several places at once: what is there stays as it is.
 
 With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.` +
 		migrateFromHelp,
-	example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
+	Example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
     --map-tag order_cancel=stock.rollback --dry-run`,
-	flags: func(f *flags) work {
+	Flags: func(f *command.Flags) command.Work {
 		status := f.Bool("status", false, "only show what is there and what is missing")
 		old := takenOver(f, status)
-		return func(ctx context.Context, c *call) error {
+		return func(ctx context.Context, c *command.Call) error {
 			if old.From != "" {
-				return c.takeOver(ctx, *old)
+				return takeOver(ctx, c, *old)
 			}
-			things, err := c.migrate(ctx, *status)
+			things, err := migrate(ctx, c, *status)
 			if len(things) == 0 {
 				return err
 			}
-			t := table{header: []string{"WHAT", "NAME", "STATE"}}
+			t := command.Table{Header: []string{"WHAT", "NAME", "STATE"}}
 			for _, th := range things {
-				t.add(th.What, th.Name, th.State)
+				t.Add(th.What, th.Name, th.State)
 			}
-			return errors.Join(c.render(things, t), err)
+			return errors.Join(c.Render(things, t), err)
 		}
 	},
 }
 
 // migrate makes what is missing, or only looks, and says of everything whether it was there. MySQL comes first: without
 // its tables the queues are of no use. Who only looks asks both servers, whichever answers.
-func (c *call) migrate(ctx context.Context, look bool) ([]thing, error) {
+func migrate(ctx context.Context, c *command.Call, look bool) ([]thing, error) {
 	otherwise := stateMade
 	if look {
 		otherwise = stateMissing
 	}
-	things, err := c.tables(ctx, otherwise)
+	things, err := tables(ctx, c, otherwise)
 	if err != nil && !look {
 		return nil, err
 	}
-	queues, err2 := c.queues(ctx, otherwise)
+	queues, err2 := queues(ctx, c, otherwise)
 	things = append(things, queues...)
-	if err := errors.Join(c.hinted(err), c.ofRabbit(err2)); err != nil {
+	if err := errors.Join(c.Hinted(err), c.OfRabbit(err2)); err != nil {
 		return things, err
 	}
 	there := slices.DeleteFunc(slices.Clone(things), func(th thing) bool { return th.State == stateMissing })
 	if missing := len(things) - len(there); missing > 0 {
-		return things, fmt.Errorf("missing: %d of these; '%s migrate' makes them", missing, c.name)
+		return things, fmt.Errorf("missing: %d of these; '%s migrate' makes them", missing, c.Program)
 	}
 	return things, nil
 }
 
 // tables makes the tables, or looks; otherwise is the state of a step that was not applied.
-func (c *call) tables(ctx context.Context, otherwise string) (things []thing, err error) {
-	if err := c.openPool(ctx); err != nil {
+func tables(ctx context.Context, c *command.Call, otherwise string) (things []thing, err error) {
+	if err := c.OpenPool(ctx); err != nil {
 		return nil, err
 	}
-	o := c.cfg.Migrations()
-	o.Waiting = func(err error) { c.say("somebody else has a table in use, waiting: %v", err) }
+	o := c.Config.Migrations()
+	o.Waiting = func(err error) { c.Say("somebody else has a table in use, waiting: %v", err) }
 	steps, err := dedup.MigrationStatus(ctx, c.DB, o)
 	if err == nil && otherwise == stateMade {
 		err = dedup.Migrate(ctx, c.DB, o)
@@ -103,36 +109,36 @@ func (c *call) tables(ctx context.Context, otherwise string) (things []thing, er
 		things = append(things, th)
 	}
 	if otherwise == stateMissing && whole {
-		err = dedup.CheckSchema(ctx, c.DB, c.cfg.LogTable)
+		err = dedup.CheckSchema(ctx, c.DB, c.Config.LogTable)
 	}
 	return things, err
 }
 
 // queues makes exchange and queues, or looks; otherwise is the state of those that are missing.
-func (c *call) queues(ctx context.Context, otherwise string) (things []thing, err error) {
-	conn, err := rabbit.Dial(ctx, c.rabbit())
+func queues(ctx context.Context, c *command.Call, otherwise string) (things []thing, err error) {
+	conn, err := rabbit.Dial(ctx, c.Rabbit())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // everything is declared, or err says what is not
-	missing, err := rabbit.Missing(ctx, conn, c.cfg.TopologyConfig())
+	missing, err := rabbit.Missing(ctx, conn, c.Config.TopologyConfig())
 	if err != nil {
 		return nil, err
 	}
 	if otherwise == stateMade {
-		warnings, err := rabbit.Declare(ctx, conn, c.cfg.TopologyConfig())
+		warnings, err := rabbit.Declare(ctx, conn, c.Config.TopologyConfig())
 		for _, w := range warnings {
-			c.say("warning: %s", w)
+			c.Say("warning: %s", w)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	taken := c.cfg.Topology == consumer.TopologyCheck
+	taken := c.Config.Topology == consumer.TopologyCheck
 	if !taken {
-		things = append(things, thing{What: "exchange", Name: c.cfg.Exchange})
+		things = append(things, thing{What: "exchange", Name: c.Config.Exchange})
 	}
-	for _, q := range c.cfg.TopologyConfig().Queues() {
+	for _, q := range c.Config.TopologyConfig().Queues() {
 		things = append(things, thing{What: "queue", Name: q})
 	}
 	for i, th := range things {
@@ -141,38 +147,38 @@ func (c *call) queues(ctx context.Context, otherwise string) (things []thing, er
 			things[i].State = otherwise
 		}
 	}
-	main := fmt.Sprintf("queue %q", c.cfg.Queue)
+	main := fmt.Sprintf("queue %q", c.Config.Queue)
 	switch {
 	case otherwise == stateMissing && taken && slices.Contains(missing, main): // which migrate does not make either
-		return things, told{fmt.Errorf("%s %w", main, rabbit.ErrNoMain)}
+		return things, command.Said(fmt.Errorf("%s %w", main, rabbit.ErrNoMain))
 	case otherwise == stateMissing:
 		return things, nil
 	case taken:
-		return things, c.lookAtMain(ctx, conn)
+		return things, lookAtMain(ctx, c, conn)
 	}
-	for _, key := range c.cfg.RoutingKeys {
+	for _, key := range c.Config.RoutingKeys {
 		things = append(things, thing{
-			What: "binding", Name: fmt.Sprintf("%s to %s by %s", c.cfg.Queue, c.cfg.Exchange, key), State: stateThere,
+			What: "binding", Name: fmt.Sprintf("%s to %s by %s", c.Config.Queue, c.Config.Exchange, key), State: stateThere,
 		})
 	}
 	return things, nil
 }
 
 // lookAtMain says what a main queue that is taken as it is needs, and what it lacks as far as that is seen.
-func (c *call) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
-	found, err := rabbit.LookAtMain(ctx, c.rabbit(), conn, c.cfg.RabbitMQAPIURL, c.cfg.TopologyConfig())
+func lookAtMain(ctx context.Context, c *command.Call, conn *rabbit.Conn) error {
+	found, err := rabbit.LookAtMain(ctx, c.Rabbit(), conn, c.Config.RabbitMQAPIURL, c.Config.TopologyConfig())
 	if errors.Is(err, rabbit.ErrClassic) {
-		return told{err}
+		return command.Said(err)
 	}
 	if err != nil {
-		c.say("warning: the main queue could not be looked at: %v", err)
+		c.Say("warning: the main queue could not be looked at: %v", err)
 	}
 	for _, flaw := range found.Flaws {
-		c.say("warning: queue %q: %s", c.cfg.Queue, flaw)
+		c.Say("warning: queue %q: %s", c.Config.Queue, flaw)
 	}
 	if !found.Seen || len(found.Flaws) > 0 {
-		c.say("queue %q is taken as it is (ROLLBACKD_TOPOLOGY=check). It needs this policy, which migrate does not make; "+
-			"only one policy applies to a queue, so add to it what another one gives the queue now:\n%s", c.cfg.Queue,
+		c.Say("queue %q is taken as it is (ROLLBACKD_TOPOLOGY=check). It needs this policy, which migrate does not make; "+
+			"only one policy applies to a queue, so add to it what another one gives the queue now:\n%s", c.Config.Queue,
 			found.Command)
 	}
 	return nil

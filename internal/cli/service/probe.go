@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"context"
@@ -8,28 +8,29 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
-var probeCommand = command{
-	use:   "probe",
-	short: "Ask the daemon on this machine whether it is alive, or ready",
-	long: `Ask the daemon that listens at ROLLBACKD_HTTP_ADDR, for a container's HEALTHCHECK: an image without a shell has
+var probeCommand = command.Command{
+	Use:   "probe",
+	Short: "Ask the daemon on this machine whether it is alive, or ready",
+	Long: `Ask the daemon that listens at ROLLBACKD_HTTP_ADDR, for a container's HEALTHCHECK: an image without a shell has
 nothing else to ask with. No other setting is looked at, and no server is asked.
 
 The exit code is 0 when the daemon is alive, or with --ready when it takes deliveries; 1 when it is not, or when nobody
 answers in time; 2 when it cannot be asked. A daemon whose dependency is away is alive, and not ready: restarting it
 would not help.`,
-	needs: needsNothing,
-	forms: noForm,
-	flags: func(f *flags) work {
+	Needs: command.NeedsNothing,
+	Forms: command.NoForm,
+	Flags: func(f *command.Flags) command.Work {
 		ready := f.Bool("ready", false, "ask whether it takes deliveries, and not only whether it is alive")
 		limit := f.Duration("timeout", 3*time.Second, "give up after this time, 100ms to 1m")
-		return func(ctx context.Context, c *call) error {
+		return func(ctx context.Context, c *command.Call) error {
 			if *limit < 100*time.Millisecond || *limit > time.Minute {
-				return usageErrorf("--timeout must be from 100ms to 1m, not %v", *limit)
+				return command.Usagef("--timeout must be from 100ms to 1m, not %v", *limit)
 			}
-			addr, err := probed(c.environ)
+			addr, err := probed(c.Environ)
 			if err != nil {
 				return err
 			}
@@ -41,7 +42,7 @@ would not help.`,
 			if errors.Is(err, server.ErrStuck) || errors.Is(err, server.ErrNotReady) || err == nil {
 				return err
 			}
-			return told{fmt.Errorf("no daemon answers at ROLLBACKD_HTTP_ADDR %s: %w", addr, err)}
+			return command.Said(fmt.Errorf("no daemon answers at ROLLBACKD_HTTP_ADDR %s: %w", addr, err))
 		}
 	},
 }
@@ -50,13 +51,13 @@ would not help.`,
 func probed(environ []string) (string, error) {
 	addr, err := config.HTTPAddr(environ)
 	if err != nil {
-		return "", usageErrorf("a setting is wrong:\n  %w", err)
+		return "", command.Usagef("a setting is wrong:\n  %w", err)
 	}
 	if addr == "" {
-		return "", usageErrorf("ROLLBACKD_HTTP_ADDR is off: a daemon that listens nowhere cannot be asked")
+		return "", command.Usagef("ROLLBACKD_HTTP_ADDR is off: a daemon that listens nowhere cannot be asked")
 	}
 	if _, port, err := net.SplitHostPort(addr); err == nil && port == "0" {
-		return "", usageErrorf("ROLLBACKD_HTTP_ADDR is %s, which is another port each time: give it a number", addr)
+		return "", command.Usagef("ROLLBACKD_HTTP_ADDR is %s, which is another port each time: give it a number", addr)
 	}
 	return addr, nil
 }

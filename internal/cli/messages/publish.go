@@ -1,4 +1,5 @@
-package cli
+// Package messages has the commands that send messages or try one: publish, move, handler try. It must not know rows.
+package messages
 
 import (
 	"bufio"
@@ -13,15 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 const (
-	// maxPublishBody is the largest body that the daemon takes.
-	maxPublishBody = strictjson.MaxBytes
 	// publishWindow is how many messages wait for their confirmation together.
 	publishWindow = 500
 	// maxLetterLine is the longest line of an export.
@@ -30,10 +29,16 @@ const (
 	maxBadLines = 20
 )
 
-var publishCommand = command{
-	use:   "publish [FILE|-]",
-	short: "Publish messages from a file or stdin, a JSON body per line",
-	long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
+// Commands are those of this folder.
+var Commands = []command.Command{
+	publishCommand, moveCommand,
+	{Use: "handler", Short: "Try the statements of ROLLBACKD_SQL_FILE", Of: []command.Command{handlerTryCommand}},
+}
+
+var publishCommand = command.Command{
+	Use:   "publish [FILE|-]",
+	Short: "Publish messages from a file or stdin, a JSON body per line",
+	Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
 ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
 lines are left out.
 
@@ -41,30 +46,35 @@ A line that the daemon could not read as JSON, that is too large, or lacks the f
 with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
 there on are not published, and publishing the file again is safe, because the daemon knows the messages by their
 keys.`,
-	example: `  echo '{"order_sn":"20261121-0001"}' | PROGRAM publish --key-field order_sn`,
-	args:    cobra.MaximumNArgs(1),
-	forms:   noForm,
-	flags: func(f *flags) work {
+	Example: `  echo '{"order_sn":"20261121-0001"}' | PROGRAM publish --key-field order_sn`,
+	Args:    cobra.MaximumNArgs(1),
+	Forms:   command.NoForm,
+	Flags: func(f *command.Flags) command.Work {
 		field := f.String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
 			"message's key (default: none, so that the key is the body's hash)")
 		letters := f.Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
 			"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
-		tag := f.String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
+		tag := f.Tag("the message's tag, as its AMQP type (default: none, so that the tag is the " +
 			"routing key)")
-		return func(ctx context.Context, c *call) error {
-			from, err := c.input(f.Arg(0), "the messages")
+		return func(ctx context.Context, c *command.Call) error {
+			from, err := c.Input(f.Arg(0), "the messages")
 			if err != nil {
 				return err
 			}
 			if *letters && (*field != "" || *tag != "") {
-				return usageErrorf("--letters says key and tag: without --key-field and --tag")
+				return command.Usagef("--letters says key and tag: without --key-field and --tag")
 			}
-			p, err := c.newPublishing(*field, *tag)
-			if err != nil {
-				return err
-			}
-			if *letters {
-				p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", c.cfg.Queue), maxLetterLine
+			cfg := c.Config
+			p := &publishing{c: c, tag: *tag, to: rabbit.NewPublisher(c.Rabbit()), longest: strictjson.MaxBytes}
+			p.make, p.where = p.message, fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
+			switch {
+			case *letters:
+				p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
+			case *field != "":
+				pointer := strings.NewReplacer("~", "~0", "/", "~1").Replace(*field)
+				if p.field, err = wire.ParseKeySources("json:/" + pointer); err != nil {
+					return command.Usagef("--key-field %q: %w", *field, err)
+				}
 			}
 			return p.run(ctx, from)
 		}
@@ -73,7 +83,7 @@ keys.`,
 
 // publishing is one run of the command.
 type publishing struct {
-	c     *call
+	c     *command.Call
 	field []wire.KeySource // where the key stands; none: no key
 	tag   string
 	to    *rabbit.Publisher
@@ -88,43 +98,12 @@ type publishing struct {
 	bad       int
 }
 
-func (c *call) newPublishing(field, tag string) (*publishing, error) {
-	cfg := c.cfg
-	p := &publishing{c: c, tag: tag, to: rabbit.NewPublisher(c.rabbit())}
-	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
-	p.make, p.longest = p.message, maxPublishBody
-	if err := checkTag(tag); err != nil {
-		return nil, err
-	}
-	if field != "" {
-		var err error
-		pointer := strings.NewReplacer("~", "~0", "/", "~1").Replace(field)
-		if p.field, err = wire.ParseKeySources("json:/" + pointer); err != nil {
-			return nil, usageErrorf("--key-field %q: %w", field, err)
-		}
-	}
-	return p, nil
-}
-
-// checkTag refuses what is no tag of a producer's; none at all is fine.
-func checkTag(tag string) error {
-	if tag == "" {
-		return nil
-	}
-	if err := (dedup.Identity{Group: "any", Tag: tag, Key: "any"}).Validate(); err != nil ||
-		strings.HasPrefix(tag, "rollbackd.") {
-		return usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
-			dedup.MaxTag)
-	}
-	return nil
-}
-
 // run publishes window by window, and says in the end how many.
 func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
-		p.c.progress.end()
+		p.c.Progress.End()
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
-		_, printErr := fmt.Fprintf(p.c.stdout, "published %s %s\n", plural(p.published, "message"), p.where)
+		_, printErr := fmt.Fprintf(p.c.Stdout, "published %s %s\n", command.Plural(p.published, "message"), p.where)
 		if printErr != nil {
 			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
 		}
@@ -175,7 +154,7 @@ func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 
 // message makes a message of a body, or says what is wrong with it.
 func (p *publishing) message(body []byte) (to rabbit.Publishing, err error) {
-	cfg := p.c.cfg
+	cfg := p.c.Config
 	if err := strictjson.Check(body); err != nil {
 		return to, fmt.Errorf("is not JSON: %w", err)
 	}
@@ -209,16 +188,16 @@ func (p *publishing) letter(line []byte) (to rabbit.Publishing, err error) {
 		return to, fmt.Errorf("cannot be made a message: %w", err)
 	}
 	m.DeliveryMode = rabbit.Persistent
-	return rabbit.Publishing{Key: p.c.cfg.Queue, Message: m.Message}, nil
+	return rabbit.Publishing{Key: p.c.Config.Queue, Message: m.Message}, nil
 }
 
 func (p *publishing) reject(line int, why error) {
 	p.bad++
 	if p.bad <= maxBadLines {
-		p.c.say("line %d %v", line, why)
+		p.c.Say("line %d %v", line, why)
 	}
 	if p.bad == maxBadLines {
-		p.c.say("further bad lines are only counted")
+		p.c.Say("further bad lines are only counted")
 	}
 }
 
@@ -236,7 +215,7 @@ func (p *publishing) flush(ctx context.Context) error {
 			failure = fmt.Errorf("line %d was not published, nor was what follows it: %w", p.lines[i], err)
 		}
 	}
-	p.c.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
+	p.c.Progress.Draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
 	p.batch, p.lines = p.batch[:0], p.lines[:0]
-	return p.c.ofRabbit(failure)
+	return p.c.OfRabbit(failure)
 }

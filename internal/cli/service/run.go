@@ -1,4 +1,6 @@
-package cli
+// Package service has the commands that are the daemon or ask about it: run, probe, doctor. It must not join what the
+// daemon is made of.
+package service
 
 import (
 	"context"
@@ -10,15 +12,19 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/fold"
 )
 
-var runCommand = command{
-	use:   "run",
-	short: "Consume stock-rollback messages until SIGTERM",
-	long: `Consume stock-rollback messages and give the stock back, each message exactly once.
+// Commands are those of this folder.
+var Commands = []command.Command{runCommand, probeCommand, doctorCommand}
+
+var runCommand = command.Command{
+	Use:   "run",
+	Short: "Consume stock-rollback messages until SIGTERM",
+	Long: `Consume stock-rollback messages and give the stock back, each message exactly once.
 
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is taken, what is in hand is finished, and
 the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
@@ -27,14 +33,14 @@ once.
 Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
 took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
-	needs: needsNothing,
-	forms: noForm,
-	flags: func(f *flags) work {
+	Needs: command.NeedsNothing,
+	Forms: command.NoForm,
+	Flags: func(f *command.Flags) command.Work {
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
-		return func(ctx context.Context, c *call) error {
-			if err := sqlFileError(c.runDaemon(ctx, *ignoreOldLog)); err != nil {
-				return told{err}
+		return func(ctx context.Context, c *command.Call) error {
+			if err := command.SQLFileError(runDaemon(ctx, c, *ignoreOldLog)); err != nil {
+				return command.Said(err)
 			}
 			return nil
 		}
@@ -46,17 +52,17 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 // measured there too. The variable GOGC of the Go runtime says otherwise.
 const gcPercent = 400
 
-// loadInLogForm is loadConfig for a command that writes a log: where that is JSON, warnings and the error with which
+// loadInLogForm is LoadConfig for a command that writes a log: where that is JSON, warnings and the error with which
 // the command ends are lines of it, also while the settings are not known yet. In text they are for a person, as
 // elsewhere.
-func (a *app) loadInLogForm(ctx context.Context) (config.Config, error) {
-	format := config.LogFormat(a.environ)
-	if !a.logsJSON(format) {
-		return a.loadConfig()
+func loadInLogForm(ctx context.Context, a *command.App) (config.Config, error) {
+	format := config.LogFormat(a.Environ)
+	if !a.LogsJSON(format) {
+		return a.LoadConfig()
 	}
-	log := a.logger(config.Config{LogFormat: config.LogFormatJSON})
-	a.lastWords = func(err error) { log.ErrorContext(ctx, "ended", "err", err.Error()) }
-	return a.loadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) })
+	log := a.Logger(config.Config{LogFormat: config.LogFormatJSON})
+	a.LastWords = func(err error) { log.ErrorContext(ctx, "ended", "err", err.Error()) }
+	return a.LoadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) })
 }
 
 // besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often
@@ -64,12 +70,12 @@ func (a *app) loadInLogForm(ctx context.Context) (config.Config, error) {
 // Go runtime says otherwise.
 const besideBudget = 64 << 20
 
-func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
-	cfg, err := a.loadInLogForm(ctx)
+func runDaemon(ctx context.Context, c *command.Call, ignoreOldLog bool) error {
+	cfg, err := loadInLogForm(ctx, c.App)
 	if err != nil {
 		return err
 	}
-	folding := fold.New(a.logger(cfg).Handler(), deadletter.Fingerprint)
+	folding := fold.New(c.Logger(cfg).Handler(), deadletter.Fingerprint)
 	defer folding.Flush()
 	log := slog.New(folding)
 	if os.Getenv("GOGC") == "" {
@@ -79,12 +85,12 @@ func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
 	}
 	d, err := daemon.New(ctx, cfg, log, daemon.Options{
-		Version: a.build.Version, Revision: a.build.Revision, IgnoreOldLog: ignoreOldLog,
+		Version: c.Build.Version, Revision: c.Build.Revision, IgnoreOldLog: ignoreOldLog,
 	})
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "starting", "version", a.build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes",
+	log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes",
 		cfg.Lanes, "batch_size", cfg.BatchSize)
 	err = d.Run(ctx)
 	switch {

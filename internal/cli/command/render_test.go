@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"bytes"
@@ -8,12 +8,12 @@ import (
 )
 
 func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
-	tab := table{header: []string{"KEY", "N"}}
-	tab.add("a\x1b[31m\n\tb", 7)
-	tab.add("naïve", "")
-	tab.add("\u202eevil\x00\xff\u200b\r", -1)
-	var out page
-	out.table(tab)
+	tab := Table{Header: []string{"KEY", "N"}}
+	tab.Add("a\x1b[31m\n\tb", 7)
+	tab.Add("naïve", "")
+	tab.Add("\u202eevil\x00\xff\u200b\r", -1)
+	var out Page
+	out.Table(tab)
 	want := "KEY                         N\n" +
 		`a\x1b[31m\n\tb              7` + "\n" +
 		"naïve                       -\n" +
@@ -28,7 +28,7 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 		"k\u009bm": "\x1b[31m \x7f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \U000e0041 \xff \n",
 	}
 	var out bytes.Buffer
-	if err := writeJSON(&out, value); err != nil {
+	if err := WriteJSON(&out, value); err != nil {
 		t.Fatal(err)
 	}
 	want := "{\n" + `  "k\u009bm": "\u001b[31m \u007f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \udb40\udc41 ` +
@@ -45,8 +45,8 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 
 func TestEmptyListIsAnEmptyJSONList(t *testing.T) {
 	var out bytes.Buffer
-	var none []build
-	if err := writeJSON(&out, none); err != nil || out.String() != "[]\n" {
+	var none []Build
+	if err := WriteJSON(&out, none); err != nil || out.String() != "[]\n" {
 		t.Errorf("writeJSON = %q, %v; want an empty list", out.String(), err)
 	}
 }

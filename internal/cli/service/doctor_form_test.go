@@ -1,17 +1,18 @@
-package cli
+package service
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 )
 
 // Given checks whose words are long, then each line of doctor has at most 100 columns, and what to do stands below.
 func TestDoctorFitsAHundredColumns(t *testing.T) {
 	t.Parallel()
-	var out page
-	out.checks([]doctor.Check{
+	var out command.Page
+	writeChecks(&out, []doctor.Check{
 		{Area: "rabbitmq", Name: "reachable", Level: doctor.OK, Found: "yes"},
 		{
 			Area: "mysql", Name: "rights", Level: doctor.Warn, Found: strings.Repeat("wörd ", 30),

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -28,22 +28,22 @@ type progress struct {
 	now   func() time.Time
 }
 
-func (a *app) newProgress(began time.Time) *progress {
-	return &progress{to: a.stderr, name: a.name, bar: onTerminal(a.stderr), last: began, now: time.Now}
+func (a *App) newProgress() *progress {
+	return &progress{to: a.Stderr, name: a.Program, bar: onTerminal(a.Stderr), last: a.Now(), now: a.Now}
 }
 
-// show is called more often than anybody could read.
-func (p *progress) show(at deadletter.Progress) { p.draw(progressText(at), at.Seen, at.Found) }
+// Show is called more often than anybody could read.
+func (p *progress) Show(at deadletter.Progress) { p.Draw(progressText(at), at.Seen, at.Found) }
 
-// count shows on a terminal how many there were so far.
-func (p *progress) count(n int, what string) {
+// Count shows on a terminal how many there were so far.
+func (p *progress) Count(n int, what string) {
 	if p.bar {
-		p.draw(fmt.Sprintf("%d %s", n, what), 0, 0)
+		p.Draw(fmt.Sprintf("%d %s", n, what), 0, 0)
 	}
 }
 
-// draw shows a text, and on a terminal a bar in front of it when it is known how many there are.
-func (p *progress) draw(text string, seen, found int) {
+// Draw shows a text, and on a terminal a bar in front of it when it is known how many there are.
+func (p *progress) Draw(text string, seen, found int) {
 	every := lineEvery
 	if p.bar {
 		every = drawEvery
@@ -65,8 +65,8 @@ func (p *progress) draw(text string, seen, found int) {
 	p.drawn = len(text)
 }
 
-// end leaves the bar's line.
-func (p *progress) end() {
+// End leaves the bar's line.
+func (p *progress) End() {
 	if p.drawn > 0 {
 		fmt.Fprintln(p.to)
 		p.drawn = 0

@@ -1,4 +1,4 @@
-package cli
+package log
 
 import (
 	"context"
@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // leastRetention is the shortest age at which rows may go, as for ROLLBACKD_LOG_RETENTION.
@@ -26,56 +28,56 @@ type pruned struct {
 	Oldest time.Time `json:"oldest,omitzero"` // last transition of the oldest of them, by the database's clock
 }
 
-var logPruneCommand = command{
-	use:   "prune",
-	short: "Delete rows whose messages ended long ago, as the daemon does by itself",
-	long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
+var pruneCommand = command.Command{
+	Use:   "prune",
+	Short: "Delete rows whose messages ended long ago, as the daemon does by itself",
+	Long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
 their stories, as one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message
 whose row is gone is new again: rows must outlive every copy of their message, and dead letters are copies too.
 
 It deletes in short statements and rests between them four times as long as they take, so it may run while daemons work.
 It may be interrupted and run again.`,
-	example: "  PROGRAM log prune --dry-run --older-than 2160h",
-	flags: func(f *flags) work {
-		by := f.by()
+	Example: "  PROGRAM log prune --dry-run --older-than 2160h",
+	Flags: func(f *command.Flags) command.Work {
+		by := f.By()
 		dryRun := f.Bool("dry-run", false, "change nothing, count what would go")
-		why := f.String("why", "", whyHelp)
+		why := f.String("why", "", command.WhyHelp)
 		age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
-		f.check(func() error {
+		f.Check(func() error {
 			if f.Changed("older-than") && *age < leastRetention {
-				return usageErrorf("--older-than %v is less than %v: copies of a message may still come, and would take "+
+				return command.Usagef("--older-than %v is less than %v: copies of a message may still come, and would take "+
 					"effect again", *age, leastRetention)
 			}
 			return nil
 		})
-		return func(ctx context.Context, c *call) error {
+		return func(ctx context.Context, c *command.Call) error {
 			if !f.Changed("older-than") {
-				*age = c.cfg.Retention()
+				*age = c.Config.Retention()
 			}
 			if *age == 0 {
-				return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
+				return command.Usagef("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
 			}
-			return c.prune(ctx, by(), *why, *age, *dryRun)
+			return prune(ctx, c, by(), *why, *age, *dryRun)
 		}
 	},
 }
 
-func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dryRun bool) error {
-	c.lockWait = time.Second // it gives way to messages: MySQL knows no shorter wait for a lock
+func prune(ctx context.Context, c *command.Call, who, why string, age time.Duration, dryRun bool) error {
+	c.LockWait = time.Second // it gives way to messages: MySQL knows no shorter wait for a lock
 	var rows []dedup.Pruned
-	err := c.act(ctx, who, dryRun, operator.TaskRequest{
+	err := c.Act(ctx, who, dryRun, operator.TaskRequest{
 		Kind: operator.KindPrune, Why: why, Detail: map[string]string{"older_than": age.String()},
 	}, func(ctx context.Context, task operator.Task) (result operator.Result, err error) {
-		if err := c.warnOfOldLetter(ctx, age); err != nil {
+		if err := warnOfOldLetter(ctx, c, age); err != nil {
 			return result, err
 		}
 		prune := c.Records.Prune
 		if dryRun {
 			prune = c.Records.CountPrunable
 		}
-		rows, err = prune(ctx, dedup.PruneOptions{Group: c.cfg.Group, OlderThan: age, Progress: func(n int) {
+		rows, err = prune(ctx, dedup.PruneOptions{Group: c.Config.Group, OlderThan: age, Progress: func(n int) {
 			task.Progress("rows", n)
-			c.progress.count(n, "rows")
+			c.Progress.Count(n, "rows")
 		}})
 		for _, p := range rows {
 			result.Deleted += p.Rows
@@ -86,29 +88,23 @@ func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dr
 		return err
 	}
 	res := pruneResult{DryRun: dryRun, OlderThan: age.String()}
+	t := command.Table{Header: []string{"STATUS", "DELETED", "OLDEST"}}
+	if dryRun {
+		t.Header[1] = "WOULD GO"
+	}
 	for _, p := range rows {
 		res.Rows = append(res.Rows, pruned{p.Status.String(), p.Rows, p.Oldest})
+		t.Add(p.Status, p.Rows, command.Date(p.Oldest))
 	}
-	return errors.Join(c.render(res, pruneTable(res)), c.hinted(err))
+	return errors.Join(c.Render(res, t), c.Hinted(err))
 }
 
 // warnOfOldLetter says so when a letter waits that is older than what goes.
-func (c *call) warnOfOldLetter(ctx context.Context, age time.Duration) error {
-	oldest, err := c.Records.Oldest(ctx, c.cfg.Group)
+func warnOfOldLetter(ctx context.Context, c *command.Call, age time.Duration) error {
+	oldest, err := c.Records.Oldest(ctx, c.Config.Group)
 	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > age {
-		c.say("warning: a dead letter is older than %v, tag %s, key %s: copies of messages live longer than the rows that "+
-			"you keep", age, printable(dead.Tag), printable(dead.Key))
+		c.Say("warning: a dead letter is older than %v, tag %s, key %s: copies of messages live longer than the rows that "+
+			"you keep", age, screen.Printable(dead.Tag), screen.Printable(dead.Key))
 	}
 	return err
-}
-
-func pruneTable(res pruneResult) table {
-	t := table{header: []string{"STATUS", "DELETED", "OLDEST"}}
-	if res.DryRun {
-		t.header[1] = "WOULD GO"
-	}
-	for _, r := range res.Rows {
-		t.add(r.Status, r.Rows, date(r.Oldest))
-	}
-	return t
 }

@@ -1,4 +1,4 @@
-package cli
+package log
 
 import (
 	"cmp"
@@ -8,13 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-var reconcileCommand = command{
-	use:   "reconcile",
-	short: "Compare the consumer log with dead letters and stock, and say what mends it",
-	long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the
+var reconcileCommand = command.Command{
+	Use:   "reconcile",
+	Short: "Compare the consumer log with dead letters and stock, and say what mends it",
+	Long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the
 command that mends it. The exit code is 1 when something does. It may run at any time: whatever disagrees is looked at
 again two seconds later, and what has moved meanwhile is left out.
 
@@ -23,7 +25,7 @@ counts as one delivery of the million that the queue allows; other readers do no
 
 What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
 the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
-	flags: func(f *flags) work {
+	Flags: func(f *command.Flags) command.Work {
 		var o operator.Reconciliation
 		f.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
 			"released reservations prove")
@@ -36,44 +38,44 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 		f.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
 			"rollbackd's; may be repeated")
 		noStock := f.Bool("no-stock", false, "leave the reservations out")
-		limit := f.limit(20, "show at most so many of a kind; 0: all. -o json has all")
-		f.check(func() error {
+		limit := f.Limit(20, "show at most so many of a kind; 0: all. -o json has all")
+		f.Check(func() error {
 			switch {
 			case o.Overdue <= 0:
-				return usageErrorf("--overdue %v must be more than 0", o.Overdue)
+				return command.Usagef("--overdue %v must be more than 0", o.Overdue)
 			case o.Force && !o.Adopt:
-				return usageErrorf("--force goes with --adopt")
+				return command.Usagef("--force goes with --adopt")
 			}
 			return nil
 		})
-		return func(ctx context.Context, c *call) error {
-			o.By = cmp.Or(o.By, person())
-			report, err := c.reconcile(ctx, o, *noStock, *why)
+		return func(ctx context.Context, c *command.Call) error {
+			o.By = cmp.Or(o.By, command.Person())
+			report, err := reconcile(ctx, c, o, *noStock, *why)
 			if err != nil && len(report.Findings) == 0 {
 				return err
 			}
-			printErr := c.print(withCommands(report, c.name, time.Now()), func(p *page) {
-				p.report(report, *limit, c.name)
+			printErr := c.Print(withCommands(report, c.Program, time.Now()), func(p *command.Page) {
+				writeReport(p, report, *limit, c.Program)
 			})
-			return errors.Join(printErr, c.hinted(err), reportError(report))
+			return errors.Join(printErr, c.Hinted(err), reportError(report))
 		}
 	},
 }
 
-func (c *call) reconcile(ctx context.Context, o operator.Reconciliation, noStock bool, why string) (
+func reconcile(ctx context.Context, c *command.Call, o operator.Reconciliation, noStock bool, why string) (
 	report operator.Report, err error,
 ) {
 	asked := mending{Adopt: o.Adopt, Republish: o.Republish, Force: o.Force}
-	err = c.act(ctx, o.By, !o.Adopt && !o.Republish, operator.TaskRequest{
+	err = c.Act(ctx, o.By, !o.Adopt && !o.Republish, operator.TaskRequest{
 		Kind: operator.KindMend, Why: why, Detail: asked,
 	}, func(ctx context.Context, task operator.Task) (operator.Result, error) {
-		c.sayUnknownGroup(ctx)
-		o.Lookup, o.Letters, o.Retention = c.Lookup, c.Letters, c.cfg.Retention()
+		c.SayUnknownGroup(ctx)
+		o.Lookup, o.Letters, o.Retention = c.Lookup, c.Letters, c.Config.Retention()
 		if noStock {
 			o.OrderOf = nil
 		}
 		o.By, o.Progress = task.By, func(what string, seen int) {
-			c.progress.count(seen, what)
+			c.Progress.Count(seen, what)
 			task.Progress(what, seen)
 		}
 		var err error
@@ -101,27 +103,27 @@ func reportError(r operator.Report) error {
 }
 
 // report tells of a report, kind by kind.
-func (p *page) report(r operator.Report, limit int, program string) {
+func writeReport(p *command.Page, r operator.Report, limit int, program string) {
 	for _, kind := range operator.FindingKinds() {
-		p.kind(r, kind, limit, program)
+		writeKind(p, r, kind, limit, program)
 	}
 	for _, unclear := range r.Unclear {
-		p.f("%s\n\n", unclear)
+		p.Addf("%s\n\n", unclear)
 	}
 	if r.TooOld > 0 {
-		p.f("Releases older than ROLLBACKD_LOG_RETENTION, whose rows may be deleted by now: %d. Nothing follows from "+
+		p.Addf("Releases older than ROLLBACKD_LOG_RETENTION, whose rows may be deleted by now: %d. Nothing follows from "+
 			"them.\n", r.TooOld)
 	}
 	word := "All agree"
 	if len(r.Findings) > 0 || len(r.Unclear) > 0 {
 		word = "Looked at"
 	}
-	p.f("%s: %d letters, %d rows that are open or dead, %d reservations.\n", word, r.Letters, r.Rows, r.Reservations)
+	p.Addf("%s: %d letters, %d rows that are open or dead, %d reservations.\n", word, r.Letters, r.Rows, r.Reservations)
 }
 
 // kind adds the findings of one kind and what mends them; a command that mends several is written once.
-func (p *page) kind(r operator.Report, kind operator.FindingKind, limit int, program string) {
-	t := table{header: []string{"TAG", "KEY", "STATUS", "SINCE", "ORDER", "RESERVATION", "RESULT"}}
+func writeKind(p *command.Page, r operator.Report, kind operator.FindingKind, limit int, program string) {
+	t := command.Table{Header: []string{"TAG", "KEY", "STATUS", "SINCE", "ORDER", "RESERVATION", "RESULT"}}
 	var commands []string
 	n := 0
 	for _, f := range r.Findings {
@@ -133,9 +135,9 @@ func (p *page) kind(r operator.Report, kind operator.FindingKind, limit int, pro
 		}
 		since := ""
 		if f.Since != nil {
-			since = date(*f.Since)
+			since = command.Date(*f.Since)
 		}
-		t.add(f.Tag, f.Key, f.Status, since, f.Order, f.Reservation(), f.Outcome())
+		t.Add(f.Tag, f.Key, f.Status, since, f.Order, f.Reservation(), f.Outcome())
 		if cure := f.Cure(program, time.Now()); !f.Mended && !slices.Contains(commands, cure) {
 			commands = append(commands, cure)
 		}
@@ -143,16 +145,39 @@ func (p *page) kind(r operator.Report, kind operator.FindingKind, limit int, pro
 	if n == 0 {
 		return
 	}
-	p.f("%s: %d. %s\n\n", kind, n, kind.Means())
-	p.table(t)
+	p.Addf("%s: %d. %s\n\n", kind, n, kind.Means())
+	p.Table(t)
 	if limit > 0 && n > limit {
-		p.f("and %d more; --limit 0 shows all\n", n-limit)
+		p.Addf("and %d more; --limit 0 shows all\n", n-limit)
 	}
 	if len(commands) > 0 {
-		p.f("\nWhat mends it:\n")
+		p.Addf("\nWhat mends it:\n")
 	}
 	for _, c := range commands {
-		p.f("  %s\n", printable(c)) // keys may turn the writing round; -o json has them as they are
+		p.Addf("  %s\n", screen.Printable(c)) // keys may turn the writing round; -o json has them as they are
 	}
-	p.f("\n")
+	p.Addf("\n")
+}
+
+// curedReport is a report whose findings say the command that mends them.
+type curedReport struct {
+	operator.Report
+	Findings []curedFinding `json:"findings"`
+}
+
+type curedFinding struct {
+	operator.Finding
+	Cure string `json:"cure,omitempty"`
+}
+
+func withCommands(r operator.Report, program string, now time.Time) curedReport {
+	c := curedReport{r, []curedFinding{}}
+	for _, f := range r.Findings {
+		one := curedFinding{Finding: f}
+		if !f.Mended {
+			one.Cure = f.Cure(program, now)
+		}
+		c.Findings = append(c.Findings, one)
+	}
+	return c
 }

@@ -1,0 +1,149 @@
+// Package dlq has the commands that list, show, export, replay and discard dead letters. It must not decide what
+// becomes of one.
+package dlq
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
+)
+
+// Commands are those of this folder.
+var Commands = []command.Command{{
+	Use: "dlq", Short: "List, show, export, replay and discard dead letters",
+	Of: []command.Command{listCommand, showCommand, exportCommand, replayCommand, discardCommand},
+}}
+
+// conditions are those that all dlq commands know. What it points to is whole once the flags are checked.
+func conditions(f *command.Flags) *deadletter.Filter {
+	filter := new(deadletter.Filter)
+	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
+	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
+	reasons := command.Some(f, "reason", "choose by reason; may be given several times: ", dedup.Reasons(), f.StringArray)
+	f.StringVar(&filter.Order, "order", "", "choose those whose body names this order_sn, or whose key it is")
+	sku := f.String("sku", "", "choose those whose body names this sku_id, at whatever depth")
+	f.StringVar(&filter.Body, "body", "", "choose those whose body holds this text, letter by letter")
+	f.Check(func() (err error) {
+		filter.Reasons = *reasons
+		if slices.Contains(filter.Keys, "") {
+			return command.Usagef("--key is empty")
+		}
+		if filter.SKU, err = strconv.ParseInt(*sku, 10, 64); *sku != "" && (err != nil || filter.SKU < 1) {
+			return command.Usagef("--sku %q is no sku_id, which is a number", *sku)
+		}
+		return nil
+	})
+	since, until := f.Span("choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration like 24h",
+		"choose those dead before then, said as for --since")
+	f.Check(func() error {
+		filter.Since, filter.Until = *since, *until
+		return nil
+	})
+	return filter
+}
+
+// readFilter is the filter of a command that reads the log, which knows fewer keys at a time than the queue.
+func readFilter(f *command.Flags) *deadletter.Filter {
+	filter := conditions(f)
+	f.Check(func() error {
+		if n := len(filter.Keys); n > dedup.MaxListedKeys {
+			return command.Usagef("%d keys: at most %d", n, dedup.MaxListedKeys)
+		}
+		return nil
+	})
+	return filter
+}
+
+// chosenBy are the flags that choose letters, but for --all.
+var chosenBy = []string{"key", "tag", "reason", "since", "until", "order", "sku", "body"}
+
+// choose is the filter of a command that changes something: it must be said what. A file chooses by itself.
+func choose(f *command.Flags) (filter *deadletter.Filter, from *string) {
+	filter = conditions(f)
+	f.BoolVar(&filter.All, "all", false, "choose all letters")
+	from = f.String("from", "", "take the letters from this FILE, an export; - is the standard input")
+	f.Check(func() error {
+		narrow := slices.ContainsFunc(chosenBy, func(name string) bool {
+			flag := f.Lookup(name)
+			return flag.Value.String() != flag.DefValue
+		})
+		switch {
+		case filter.All && narrow:
+			return command.Usagef("--all and a condition contradict each other")
+		case *from != "":
+			filter.All = !narrow
+		case !filter.All && !narrow:
+			return command.Usagef("which letters? --all, or one of --%s", strings.Join(chosenBy, ", --"))
+		case slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown): // which is never in the queue
+			return command.Usagef("--reason %s: the consumer before rollbackd left these open, and no queue has a letter of "+
+				"them; '%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, f.Cobra.Root().Name(),
+				dedup.ReasonEffectUnknown)
+		}
+		return nil
+	})
+	return filter, from
+}
+
+var listCommand = command.Command{
+	Use:   "list",
+	Short: "List dead letters, the latest first, or count them by reason",
+	Long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
+is not touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
+	Example: "  PROGRAM dlq list --by reason --since 24h",
+	Needs:   command.NeedsLog,
+	Flags: func(f *command.Flags) command.Work {
+		filter := readFilter(f)
+		wanted := f.Listing(100)
+		by := f.String("by", "", "count them by this: reason")
+		f.Offer("by", "reason")
+		f.Check(func() error {
+			switch {
+			case *by != "" && *by != "reason":
+				return command.Usagef("--by %q can only be reason", *by)
+			case *by != "" && (f.Changed("after") || f.Changed("limit")):
+				return command.Usagef("--by counts all letters that are chosen: without --limit and --after")
+			}
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) error {
+			if *by != "" {
+				return countLetters(ctx, c, *filter)
+			}
+			return command.List(c, wanted, func() { c.SayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
+				[]deadletter.Letter, dedup.Cursor, error) {
+				filter.Limit = min(most, dedup.MaxListed)
+				return c.Letters.List(ctx, *filter, after)
+			}, []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(l deadletter.Letter) []any {
+				return []any{command.Date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.Fitting(l.Remark)}
+			})
+		}
+	},
+}
+
+func countLetters(ctx context.Context, c *command.Call, f deadletter.Filter) error {
+	reasons, err := c.Letters.Reasons(ctx, f)
+	if err != nil {
+		return err
+	}
+	if len(reasons) == 0 {
+		c.SayUnknownGroup(ctx)
+	}
+	t := command.Table{Header: []string{"REASON", "LETTERS", "OLDEST", "NEWEST"}}
+	for _, r := range reasons {
+		t.Add(r.Reason, r.Count, command.Date(r.Oldest), command.Date(r.Newest))
+	}
+	return c.Render(reasons, t)
+}
+
+func replaysText(l deadletter.Letter) string {
+	text := strconv.Itoa(l.Replays)
+	if l.Parked {
+		text += " (parked)"
+	}
+	return text
+}

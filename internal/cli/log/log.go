@@ -1,0 +1,204 @@
+// Package log has the commands that look and act beside the daemons, in the database: the consumer log, acts, pauses,
+// and what disagrees. It must not decide what a row means, nor what mends it.
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/operator"
+)
+
+// Commands are those of this folder.
+var Commands = []command.Command{
+	{Use: "log", Short: "Ask the consumer log, or delete what is old in it", Of: []command.Command{
+		listCommand, explainCommand, pruneCommand,
+	}},
+	reconcileCommand, actsCommand, pauseCommand, resumeCommand,
+}
+
+var listCommand = command.Command{
+	Use:   "list",
+	Short: "List rows of the consumer log, by status, the latest first",
+	Long: `List rows of the consumer log: by status in the order processing, success, failed, dead, discarded, within a
+status the latest transition first. Every page is read through an index, however large the log is.`,
+	Example: "  PROGRAM log list --status processing,failed --until 1h",
+	Needs:   command.NeedsLog,
+	Flags: func(f *command.Flags) command.Work {
+		statuses := command.Some(f, "status", "only rows in these: ", dedup.Statuses(), f.StringSlice)
+		var filter dedup.Filter
+		f.StringVar(&filter.Tag, "tag", "", "only rows with this tag")
+		f.StringArrayVar(&filter.Keys, "key", nil, "only rows with this key; may be repeated")
+		since, until := f.Span("whose last transition came then or later: a time like 2026-11-21T08:00:00Z, or a "+
+			"duration like 24h", "whose last transition came before then, said as for --since")
+		wanted := f.Listing(100)
+		f.Check(func() error {
+			if n := len(filter.Keys); n > dedup.MaxListedKeys {
+				return command.Usagef("%d keys: at most %d", n, dedup.MaxListedKeys)
+			}
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) error {
+			filter.Group, filter.Since, filter.Until, filter.Statuses = c.Config.Group, *since, *until, *statuses
+			return command.List(c, wanted, func() { c.SayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
+				[]view.Row, dedup.Cursor, error) {
+				filter.After, filter.Limit = after, min(most, dedup.MaxListed)
+				rows, next, err := c.Records.List(ctx, filter)
+				if errors.Is(err, dedup.ErrCursor) {
+					err = command.Usagef("--after: %w", err)
+				}
+				return view.RowsOf(rows), next, err
+			}, []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(r view.Row) []any {
+				return []any{command.Date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.Fitting(r.Remark)}
+			})
+		}
+	},
+}
+
+// question is what log explain was asked.
+type question struct {
+	key, tag, order string
+	queue           bool // count the copies in the dead-letter queue
+}
+
+var explainCommand = command.Command{
+	Use:   "explain KEY | --order SN",
+	Short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
+	Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time,
+the reservations that it gave back, its lock, what that means and what to do next. A key that exists under
+several tags is told once for each, and so are messages that are filed as conflict or unidentified because of it.
+
+With --order: the same for every message of an order. They are found by what its reservations name, by the order's
+number as key, and by the bodies that the log keeps of messages which are not applied.
+
+The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all
+letters and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows,
+and hides them from other readers meanwhile.`,
+	Args:  cobra.MaximumNArgs(1),
+	Needs: command.NeedsLog,
+	Flags: func(f *command.Flags) command.Work {
+		var q question
+		f.StringVar(&q.tag, "tag", "", "only the message with this tag")
+		f.StringVar(&q.order, "order", "", "all messages of the order with this number")
+		f.BoolVar(&q.queue, "count-letters", false, "count the copies in the dead-letter queue too")
+		f.Check(func() error {
+			keys := f.NArg()
+			switch {
+			case keys == 0 && q.order == "":
+				return command.Usagef("which message? A key, or --order SN")
+			case keys == 1 && q.order != "":
+				return command.Usagef("a key and --order exclude each other")
+			case q.order != "" && q.tag != "":
+				return command.Usagef("--tag goes with a key")
+			}
+			q.key = f.Arg(0)
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) error {
+			told, err := explain(ctx, c, q)
+			if err != nil {
+				return err
+			}
+			if c.Output.Chosen == command.FormJSON && q.order == "" {
+				for _, unseen := range told.Unseen {
+					c.Say("not seen: %s", unseen)
+				}
+				return command.WriteJSON(c.Stdout, told.Messages)
+			}
+			return c.Print(explained{Told: told}, func(p *command.Page) {
+				_ = told.Write(p) // into memory
+			})
+		}
+	},
+}
+
+// explained is the answer to a question, which is whole. The names of its JSON form are stable.
+type explained struct {
+	view.Told
+	More bool `json:"more,omitempty"`
+}
+
+// explain gathers the answer.
+func explain(ctx context.Context, c *command.Call, q question) (answer view.Told, err error) {
+	var found operator.Told
+	if q.order != "" {
+		found, err = c.OfOrder(ctx, q.order)
+	} else {
+		found, err = c.OfKey(ctx, q.key, q.tag)
+	}
+	switch {
+	case err != nil:
+		return answer, err
+	case q.order != "" && len(found.Messages)+len(found.Reservations) == 0:
+		return answer, fmt.Errorf("nothing is known of order %q: no reservation, no message that names it\nNot seen: %s",
+			q.order, found.Unseen[len(found.Unseen)-1])
+	case q.order == "" && len(found.Messages) == 0:
+		return answer, noSuchKey(c, q.key, q.tag)
+	}
+	// A lock's server that is away is no reason to tell nothing.
+	lock, err := c.LockWords(ctx)
+	if err != nil {
+		return answer, fmt.Errorf("%s: %w", config.Prefix+c.Config.LockSetting(), err)
+	}
+	copies := func(row dedup.Row) string { return operator.CopiesText(row, c.Config.Queue) }
+	if q.queue {
+		if copies, err = copiesInQueue(ctx, c, found); err != nil {
+			return answer, err
+		}
+	}
+	names := operator.Names{Queue: c.Config.Queue, MaxAttempts: c.Config.MaxAttempts, Program: c.Program}
+	answer = view.Tell(found, q.order, names, func(id dedup.Identity) string {
+		text := lock(ctx, id)
+		if strings.HasPrefix(text, "unknown: ") {
+			text += fmt.Sprintf("; %s is %s", config.Prefix+c.Config.LockSetting(), c.Config.Shown(c.Config.LockSetting()))
+		}
+		return text
+	}, copies)
+	return answer, nil
+}
+
+// copiesInQueue reads the whole dead-letter queue once.
+func copiesInQueue(ctx context.Context, c *command.Call, told operator.Told) (func(dedup.Row) string, error) {
+	count := map[dedup.Identity]int{}
+	for _, m := range told.Messages {
+		count[m.Row.Identity] = 0
+	}
+	res, err := c.Letters.Survey(ctx, deadletter.SurveyOptions{Each: func(s deadletter.Surveyed) error {
+		if n, ok := count[s.Row.Identity]; ok {
+			count[s.Row.Identity] = n + 1
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return func(row dedup.Row) string {
+		text := fmt.Sprintf("%d of the %d letters in %s", count[row.Identity], res.Seen, c.Letters.Queue())
+		if res.Others > 0 {
+			text += "; somebody else was reading it, so there may be more"
+		}
+		return text
+	}, nil
+}
+
+func noSuchKey(c *command.Call, key, tag string) error {
+	cfg := c.Config
+	where := fmt.Sprintf("group %s", cfg.Group)
+	if tag != "" {
+		where += fmt.Sprintf(" under tag %q", tag)
+	}
+	return fmt.Errorf(`the consumer log knows no key %q in %s
+It may not have been published or consumed yet, its row may have outlived ROLLBACKD_LOG_RETENTION (%v), or the key is
+another one: ROLLBACKD_KEY_FROM is %s. What could not be identified stands under a key of rollbackd's own:
+'%s dlq list --tag rollbackd.unidentified', and --tag rollbackd.conflict`, key, where, cfg.LogRetention, cfg.KeyFrom,
+		c.Program)
+}
