@@ -40,7 +40,7 @@ size: ## lines of code and words beside the ceilings and budgets of ARCHITECTURE
 ifdef ONLY
 test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
 else
-test: deps lint bin/with-servers ## lint, then all tests on private servers; ONLY=big|clock|locks|modules|mutants|prometheus|upgrade another part
+test: deps lint bin/with-servers ## lint, then all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
 endif
 
@@ -52,6 +52,12 @@ test-modules: deps bin/with-servers
 	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
 	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
 	cd bench && $(GO) vet ./... && $(GO) test ./...
+
+# The examples of the outbox in PHP, Java and Python.
+.PHONY: test-languages
+test-languages: deps bin/with-servers
+	scripts/install-servers.sh languages
+	ROLLBACKD_TEST_LANGUAGES=1 bin/with-servers $(GO) test -count=1 ./deploy/examples/orders
 
 # The end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 40,000 beside a daemon
 # that vanishes inside a transaction; a foreign row lock beside each kind of handler; 12 letters by key among 200,000,

@@ -2,12 +2,13 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera|haproxy|clock]
+#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera|haproxy|clock|languages]
 #
 # With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
 # by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java; with galera, MariaDB's library for
 # clusters, what a node needs to get its data from another one, and HAProxy; with haproxy, that and what lays lines
-# between servers; with clock, the library by which a server sees another clock than the machine's.
+# between servers; with clock, the library by which a server sees another clock than the machine's; with languages, PHP,
+# Java, Python and their drivers for MySQL.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -53,6 +54,13 @@ galera)
 	have haproxy || missing="$missing haproxy"
 	;;
 clock) ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$missing libfaketime" ;;
+languages)
+	have php || missing="$missing php-cli"
+	php -m 2>/dev/null | grep -q pdo_mysql || missing="$missing php-mysql"
+	have javac || missing="$missing default-jdk-headless"
+	[ -f /usr/share/java/mariadb-java-client.jar ] || missing="$missing libmariadb-java"
+	/usr/bin/python3 -c 'import pymysql' 2>/dev/null || missing="$missing python3-pymysql"
+	;;
 haproxy)
 	have haproxy || missing="$missing haproxy"
 	have ip || missing="$missing iproute2"

@@ -127,7 +127,8 @@ var arrows = []arrow{
 		"it shows what a user does, with servers of its own"},
 	{"internal/test/prometheus", nil, "its tests look at the real binary through a real Prometheus"},
 	{"internal/test/repo", nil, "it looks at the repository from outside"},
-	{"deploy", nil, "files to deploy, and tests that they are true"},
+	{"deploy", []string{"outbox", "stock"}, "files to deploy, tests that they are true, and examples, which import what " +
+		"a shop would"},
 }
 
 // bans are modules which a package must not link, not even through others.

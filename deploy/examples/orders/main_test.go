@@ -1,0 +1,194 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is a shop's schema with ten pieces of sku 7.
+type world struct {
+	*testing.T
+	dsn *mysql.Config
+	g   *gorm.DB
+	db  *sql.DB
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	dsn := stack.MySQL(t)
+	config, err := mysql.ParseDSN(dsn)
+	w := &world{T: t, dsn: config}
+	w.must(err)
+	w.g, _, err = mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
+	w.must(err)
+	w.db, err = w.g.DB()
+	w.must(err)
+	t.Cleanup(func() { _ = w.db.Close() })
+	sets := outbox.Sets()
+	sets.Extra = append(sets.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
+	w.must(dedup.Migrate(t.Context(), w.g, sets))
+	orders, err := os.ReadFile("orders.sql")
+	w.must(err)
+	for _, statement := range []string{strings.TrimSuffix(string(orders), ";\n"), "INSERT INTO stock VALUES (7, 10, 0)"} {
+		_, err := w.db.ExecContext(t.Context(), statement)
+		w.must(err)
+	}
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// run is a program of an example, which is skipped where its language is not installed.
+func (w *world) run(env []string, program string, args ...string) error {
+	w.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		if os.Getenv("ROLLBACKD_TEST_LANGUAGES") != "" {
+			w.Fatal(err)
+		}
+		w.Skipf("%s is not installed; 'make test ONLY=languages' installs it", program)
+	}
+	cmd := exec.CommandContext(w.Context(), program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return err
+}
+
+// python runs orders.py. The system's own Python has the system's own driver.
+func (w *world) python(args ...string) error {
+	w.Helper()
+	const python = "/usr/bin/python3"
+	if err := exec.CommandContext(w.Context(), python, "-c", "import pymysql").Run(); err != nil &&
+		os.Getenv("ROLLBACKD_TEST_LANGUAGES") == "" {
+		w.Skip("Python has no pymysql; 'make test ONLY=languages' installs it")
+	}
+	dsn := fmt.Sprintf("ORDERS_DSN=%s:%s@%s/%s", w.dsn.User, w.dsn.Passwd, w.dsn.Addr, w.dsn.DBName)
+	return w.run([]string{dsn}, python, append([]string{"orders.py"}, args...)...)
+}
+
+// Given an order that is paid, one that is cancelled and one that is left alone, then only what was promised is in the
+// outbox, and the stock has what was reserved.
+func TestAnOrderIsPaidCancelledOrLeftToItsTimeout(t *testing.T) {
+	for language, service := range map[string]func(w *world, args ...string) error{
+		"go": func(w *world, args ...string) error {
+			s := shop{w.g, 30 * time.Minute}
+			switch args[0] {
+			case "place":
+				return s.place(w.Context(), args[1], stock.Item{SKU: 7, Quantity: 2})
+			case "pay":
+				return s.pay(w.Context(), args[1])
+			}
+			return s.cancel(w.Context(), args[1])
+		},
+		"python": (*world).python,
+	} {
+		t.Run(language, func(t *testing.T) {
+			w := newWorld(t)
+			for _, order := range []string{"paid", "cancelled", "left", "late"} {
+				w.must(service(w, "place", order, "7", "2"))
+			}
+			w.must(service(w, "pay", "paid"))
+			w.must(service(w, "cancel", "cancelled"))
+			// The timeout of one was sent, and its goods went back before the payment came.
+			w.must(w.g.Transaction(func(tx *gorm.DB) error {
+				err := stock.Rollback(t.Context(), tx, []stock.Request{{OrderSN: "late", Tag: "order.timeout", Key: "late"}},
+					stock.Options{})
+				return errors.Join(err, tx.Exec("DELETE FROM rollbackd_outbox WHERE msg_key = 'late'").Error)
+			}))
+			if err := service(w, "pay", "late"); err == nil {
+				t.Error("an order whose goods went back can be paid")
+			}
+			if err := service(w, "pay", "cancelled"); err == nil {
+				t.Error("a cancelled order can be paid")
+			}
+			waiting, err := mysqldb.List(t.Context(), w.db, func(rows *sql.Rows) (s string, err error) {
+				return s, rows.Scan(&s)
+			}, "SELECT CONCAT(msg_tag, '/', msg_key, IF(due_at > UTC_TIMESTAMP(6) + INTERVAL 29 MINUTE, ' later', '')) "+
+				"FROM rollbackd_outbox ORDER BY msg_tag, msg_key")
+			w.must(err)
+			if want := []string{"order.cancelled/cancelled", "order.timeout/left later"}; !slices.Equal(waiting, want) {
+				t.Errorf("the outbox holds %q, want %q", waiting, want)
+			}
+			var amount, status int
+			w.must(w.db.QueryRowContext(t.Context(), "SELECT amount FROM stock").Scan(&amount))
+			w.must(w.db.QueryRowContext(t.Context(), "SELECT status FROM stock_reservation WHERE order_sn = 'paid'").
+				Scan(&status))
+			if amount != 4 || status != 3 {
+				t.Errorf("there are %d pieces left, want 4; the paid reservation has status %d, want 3", amount, status)
+			}
+		})
+	}
+}
+
+// Given a program in another language that writes the row, then a relay sends it as it would what Put wrote.
+func TestAnyLanguageCanPutAMessage(t *testing.T) {
+	for language, put := range map[string]func(w *world) error{
+		"php": func(w *world) error {
+			host, port, _ := strings.Cut(w.dsn.Addr, ":")
+			return w.run([]string{
+				fmt.Sprintf("ORDERS_DSN=mysql:host=%s;port=%s;dbname=%s", host, port, w.dsn.DBName),
+				"ORDERS_USER=" + w.dsn.User, "ORDERS_PASSWORD=" + w.dsn.Passwd,
+			}, "php", "../outbox/put.php", "order-1")
+		},
+		"java": func(w *world) error {
+			const driver = "/usr/share/java/mariadb-java-client.jar"
+			if _, err := os.Stat(driver); err != nil && os.Getenv("ROLLBACKD_TEST_LANGUAGES") == "" {
+				w.Skip("MariaDB's driver for Java is missing; 'make test ONLY=languages' installs it")
+			}
+			url := fmt.Sprintf("ORDERS_URL=jdbc:mariadb://%s/%s?user=%s&password=%s", w.dsn.Addr, w.dsn.DBName, w.dsn.User,
+				w.dsn.Passwd)
+			return w.run([]string{url}, "java", "-cp", driver, "../outbox/Put.java", "order-1")
+		},
+		"python": func(w *world) error {
+			return errors.Join(w.python("place", "order-1", "7", "2"), w.python("cancel", "order-1"))
+		},
+	} {
+		t.Run(language, func(t *testing.T) {
+			w := newWorld(t)
+			w.must(put(w))
+			broker := stack.AMQP(t)
+			queue := broker.Name("rollbacks")
+			broker.DeclareQueue(queue, nil)
+			r, err := relay.New(relay.Config{DB: w.db, AMQPURLs: []string{broker.URL}, RoutingKey: queue,
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			w.must(err)
+			done := make(chan error, 1)
+			go func() { done <- r.Run(t.Context()) }()
+			t.Cleanup(func() { w.must(<-done) })
+			poll.Until(t, "the message", func() bool { return broker.Depth(queue) == 1 })
+			d, _ := broker.Get(queue)
+			if d.MessageId != "order-1" || d.Type != "order.cancelled" || !strings.Contains(string(d.Body), `"order-1"`) {
+				t.Errorf("it arrived as %+v", d)
+			}
+		})
+	}
+}
