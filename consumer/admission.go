@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/rollbackd/rollbackd/consumer/internal/admission"
 	"github.com/rollbackd/rollbackd/consumer/internal/decide"
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 )
 
 // enough says why the worker must not start what it has not started of a batch; nil while it may.
@@ -18,7 +17,7 @@ func (w *worker) enough(b *batch) error {
 	if time.Since(b.taken) > w.c.cfg.HoldLimit {
 		return errInHandTooLong
 	}
-	if err := w.c.runner.full(); err != nil {
+	if err := w.c.runner.Full(); err != nil {
 		return err
 	}
 	if !w.backstop && !w.halfOpen.probe && w.c.breaker.Stops() {
@@ -92,17 +91,10 @@ var errStepsAside = errors.New("it names what messages named that waited for loc
 // errSpaced is why a message is put off by a probe.
 var errSpaced = errors.New("attempts are spaced out, because all of them fail: it comes back, and none was counted")
 
-// slots lets many workers of this process run the handler at once, or one that takes over an expired lease: its message
-// may be what killed a process, and whoever is claimed in the same process then pays an attempt for it. That includes
-// the fast path, which claims nothing, because a message in it may kill what is taken over.
-type slots struct {
-	all int64
-	sem *semaphore.Weighted
-}
-
-func newSlots(lanes int) *slots {
-	return &slots{int64(lanes), semaphore.NewWeighted(int64(lanes))}
-}
+// allSlots lets many workers of this process run the handler at once, or one that takes over an expired lease: its
+// message may be what killed a process, and whoever is claimed in the same process then pays an attempt for it. That
+// includes the fast path, which claims nothing, because a message in it may kill what is taken over.
+func allSlots(cfg Config) int64 { return int64(cfg.Lanes) + 1 }
 
 // slot is a worker's leave to run the handler.
 type slot struct {
@@ -124,10 +116,10 @@ func (t *slot) take(ctx context.Context, alone bool) error {
 	t.end()
 	weight := int64(1)
 	if alone {
-		weight = t.c.slots.all
+		weight = allSlots(t.c.cfg)
 	}
 	t.clock.rest() // whether the transactions move that it waits for is for their workers' clocks to say
-	if err := t.c.slots.sem.Acquire(ctx, weight); err != nil {
+	if err := t.c.slots.Acquire(ctx, weight); err != nil {
 		return context.Cause(ctx)
 	}
 	t.clock.tick()
@@ -137,7 +129,7 @@ func (t *slot) take(ctx context.Context, alone bool) error {
 
 func (t *slot) end() {
 	if t.taken > 0 {
-		t.c.slots.sem.Release(t.taken)
+		t.c.slots.Release(t.taken)
 		t.taken = 0
 	}
 }
@@ -175,10 +167,10 @@ func (w *worker) validate(ctx context.Context, msgs ...*Message) []error {
 			own[i] = *m
 		}
 		bounded, cancel := context.WithTimeout(ctx, w.c.cfg.HandlerTimeout)
-		at, err := w.c.runner.run(bounded, own, func(ctx context.Context) error {
+		at, err := w.c.runner.Run(bounded, calling(own), func(ctx context.Context) error {
 			at := positionOf(ctx, own)
 			for i := range own {
-				at.set(i)
+				at.Set(i)
 				if found[i] = w.c.validator.Validate(&own[i]); ctx.Err() != nil {
 					return nil // for whom it was at; the others are asked anew
 				}
@@ -189,8 +181,8 @@ func (w *worker) validate(ctx context.Context, msgs ...*Message) []error {
 		for i := range at + 1 {
 			if i == at && err != nil {
 				errs[next+i] = fmt.Errorf("validation: %w", err)
-				if p, ok := errors.AsType[*panicError](err); ok {
-					errs[next+i] = fmt.Errorf("validation panicked: %v", p.value)
+				if p, ok := errors.AsType[*runner.PanicError](err); ok {
+					errs[next+i] = fmt.Errorf("validation panicked: %v", p.Value)
 				}
 				break
 			}

@@ -98,7 +98,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	err := c.run(ctx)
 	stopKeeper()
 	wg.Wait()
-	return errors.Join(err, c.runner.left(), c.Close())
+	return errors.Join(err, c.runner.Left(), c.Close())
 }
 
 // Close closes what [Open] opened. Run does it at its end; it is for a Consumer that is never run.
@@ -114,15 +114,15 @@ func (c *Consumer) Close() error {
 // State says what the engine is doing.
 func (c *Consumer) State() State {
 	s := c.health.state(c.contention.Stand())
-	s.Still = max(s.Still, c.runner.still())
+	s.Still = max(s.Still, c.runner.Still())
 	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
 		without := c.locks.name + ": " + err.Error()
-		if c.cfg.LockOnError != lock.Pause { // the lanes go on without it
-			s.Degraded = append(s.Degraded, without)
-			slices.Sort(s.Degraded)
-		} else {
-			s.Paused = append(s.Paused, without)
+		names := &s.Degraded // the lanes go on without it
+		if c.cfg.LockOnError == lock.Pause {
+			names = &s.Paused
 		}
+		*names = append(*names, without)
+		slices.Sort(*names)
 	}
 	return s
 }

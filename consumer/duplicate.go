@@ -17,7 +17,7 @@ import (
 func (w *worker) lookUp(ctx context.Context, b *batch) error {
 	var known []*item
 	for _, it := range b.open {
-		if !w.backstop && w.skipper.trusted() && it.looksNew() {
+		if !w.backstop && w.newInARow >= trustedAfter && it.looksNew() {
 			it.row = dedup.Row{Identity: it.id.Identity, Version: dedup.Version{Status: dedup.Absent}}
 			b.fresh = append(b.fresh, it)
 		} else {
@@ -35,7 +35,13 @@ func (w *worker) lookUp(ctx context.Context, b *batch) error {
 	}
 	for _, it := range known {
 		it.row = rows[it.id.Identity]
-		w.skipper.saw(it)
+		switch {
+		case !it.looksNew():
+		case it.row.Status == dedup.Absent:
+			w.newInARow++
+		default:
+			w.newInARow = 0
+		}
 		if differs(it) {
 			w.conflict(b, it)
 		} else if w.backstop {
@@ -98,7 +104,7 @@ func (w *worker) lookAgain(ctx context.Context, b *batch, group []*item, unknown
 			done++
 		}
 		if it.looksNew() && it.row.Status != dedup.Absent && !unknown {
-			w.skipper.reset()
+			w.newInARow = 0
 		}
 	}
 	if unknown && done == len(group) { // all or nothing: it was our COMMIT
@@ -173,30 +179,11 @@ func (w *worker) reconsider(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// lookUpSkipper learns whether messages that look new have no row. While that holds, a look into the consumer log finds
-// nothing, and it is left out: the insert into the same table finds out for sure. When producers send again what Redis
-// does not remember, one lost transaction in each batch would cost more than the looks.
-type lookUpSkipper struct{ inARow int }
-
 // trustedAfter is how many messages that look new must be found without a row, one after the other, before the next
-// ones are not looked up.
+// ones are not looked up. While that holds, a look into the consumer log finds nothing, and it is left out: the insert
+// into the same table finds out for sure. When producers send again what Redis does not remember, one lost transaction
+// in each batch would cost more than the looks.
 const trustedAfter = 1000
-
-func (n *lookUpSkipper) trusted() bool { return n.inARow >= trustedAfter }
-
-// saw takes in what a look at the row of it found.
-func (n *lookUpSkipper) saw(it *item) {
-	switch {
-	case !it.looksNew():
-	case it.row.Status == dedup.Absent:
-		n.inARow = min(n.inARow+1, trustedAfter)
-	default:
-		n.inARow = 0
-	}
-}
-
-// reset takes in that the insert met a row nobody had looked for.
-func (n *lookUpSkipper) reset() { n.inARow = 0 }
 
 // looksNew reports whether nothing speaks for a row: it is readable, nobody else works on it or marked it, and it is
 // neither delivered again nor a copy.

@@ -11,31 +11,21 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer/internal/decide"
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // effects runs the handler inside transactions.
 type effects struct {
+	*engine
 	db      *gorm.DB
 	pool    *sql.DB
 	handler Handler
-	timeout time.Duration
-	hook    func(Point)
-	metrics *metrics
-	runner  *runner
 }
 
 // errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
 var errHandlerTimeout = errors.New("handler timeout")
-
-// panicError is a handler's panic, with its stack.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.value, e.stack) }
 
 // marker writes the rows of messages in the transaction of their effect: success of all who have no row, before it; or
 // of all who are claimed and not blamed, behind it, while the rows are held.
@@ -82,10 +72,11 @@ func (m marker) seal(ctx context.Context, tx dedup.Execer, blamed map[int]error)
 // costs no run of the handler and the row's lock is held while it runs. Messages that the handler blames may leave the
 // transaction while the others are committed, or their COMMIT is unknown; they are returned.
 func (e *effects) apply(ctx context.Context, msgs []Message, m marker) decide.Told {
-	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
+	limit := e.cfg.HandlerTimeout
+	bounded, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: over %v", errHandlerTimeout, limit))
 	defer cancel()
 	bounded, activity := mysqldb.WithActivity(bounded)
-	defer activity.Watch(ctx, e.pool, e.timeout/4)()
+	defer activity.Watch(ctx, e.pool, limit/4)()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
 		return e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
@@ -197,7 +188,7 @@ func (e *effects) effect(
 			return nil, fmt.Errorf("undo what was written before %v: %w", err, asked) //nolint:errorlint // trouble, not blame
 		case appliedOthers(err) && !m.one() && len(blamed) < len(msgs):
 			return blamed, m.unmark(bounded, guard, now)
-		case m.one(), 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
+		case m.one(), 2*len(blamed) > len(msgs), time.Since(began) > e.cfg.HandlerTimeout/3:
 			return nil, blameAll(blamed)
 		}
 		if err := m.unmark(bounded, guard, now); err != nil {
@@ -234,15 +225,15 @@ func blameAll(blamed map[int]error) error {
 // commits; blamed is whom it was at, as far as that is known. Begun is how many of msgs it had begun with.
 func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (begun int, err error) {
 	began := time.Now()
-	at, err := e.runner.run(ctx, msgs, func(ctx context.Context) error {
+	at, err := e.runner.Run(ctx, calling(msgs), func(ctx context.Context) error {
 		return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
 	})
 	if begun = at + 1; begun == 0 {
 		begun = len(msgs)
 	}
-	if stuck, ok := errors.AsType[*stuckError](err); ok {
+	if stuck, ok := errors.AsType[*runner.StuckError](err); ok {
 		guard.left = true
-		err = stuck.blame(len(msgs))
+		err = blameStuck(stuck, len(msgs))
 	} else if errors.Is(guard.failed, errUnread) {
 		return begun, guard.failed // whatever the handler made of it: it is called again
 	} else if errors.Is(guard.failed, ErrEndsTransaction) && blameOf(err, len(msgs)) == nil {
@@ -250,6 +241,28 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (b
 	}
 	e.metrics.handled(began, err)
 	return begun, err
+}
+
+// blameStuck blames whom a call was at, or all n messages that it was called with.
+func blameStuck(stuck *runner.StuckError, n int) error {
+	all := map[int]error{}
+	for i := range n {
+		if stuck.At < 0 || stuck.At == i {
+			all[i] = stuck
+		}
+	}
+	return blameAll(all)
+}
+
+// calling are the messages that the engine calls a handler with.
+type calling []Message
+
+// Name names the message that a call was at, or of how many it is one.
+func (c calling) Name(at int) string {
+	if at >= 0 || len(c) == 1 {
+		return c[max(at, 0)].Identity.String()
+	}
+	return fmt.Sprintf("one of %d messages, the first is %v", len(c), c[0].Identity)
 }
 
 // explain sorts an error of an uncommitted transaction. The first statement's error that the guard saw outweighs what
@@ -290,10 +303,12 @@ func (e *effects) explain(
 	}
 	// Too slow, or stuck on a server that does not answer, or did the driver cut the connection because time was over? Ask
 	// the server.
-	if down := e.answers(ctx); down != nil {
+	asking, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer to a ping within %v", signOfLife))
+	defer cancel()
+	if down := e.pool.PingContext(asking); down != nil {
 		return decide.Told{End: decide.Away, Err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
 	}
-	if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
+	if took, waited := activity.Inside(); waited && took > e.cfg.HandlerTimeout/2 { // in several statements, none cut off
 		err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
 		return decide.Told{End: decide.Met, Err: err}
 	}
@@ -349,16 +364,3 @@ func (e *effects) unrun(t decide.Told) decide.Told {
 
 // signOfLife is how long a server may take to show that it is there.
 const signOfLife = 2 * time.Second
-
-// answers asks the database for a sign of life on a connection of its own.
-func (e *effects) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer to a ping within %v", signOfLife))
-	defer cancel()
-	return e.pool.PingContext(ctx)
-}
-
-func (e *effects) at(p Point) {
-	if e.hook != nil {
-		e.hook(p)
-	}
-}

@@ -5,7 +5,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/rollbackd/rollbackd/consumer/internal/admission"
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -37,10 +40,10 @@ type engine struct {
 	breaker    *admission.Breaker // too much fails: nothing, or little, is tried
 	contention *admission.Contention[*item]
 	strikes    admission.Strikes
-	slots      *slots // who runs the handler at the same time
+	slots      *semaphore.Weighted // who runs the handler at the same time
 	holders    *holders
 	pending    pending // claims to be given back before anything new is tried
-	runner     *runner
+	runner     *runner.Runner
 	pause      *pause // ordered by a person
 	inHand     inHand
 	holding    *holding

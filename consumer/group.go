@@ -1,7 +1,10 @@
 package consumer
 
 import (
+	"cmp"
+	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer/internal/decide"
@@ -123,4 +126,48 @@ func (t *attempt) owe(err error) {
 			})
 		}
 	}
+}
+
+// pending are claims whose attempt never ran to an end. They are un-claimed before anything new is consumed, so that no
+// dependency's failure counts as an attempt.
+type pending struct {
+	mu    sync.Mutex
+	owed  []dedup.Claim // guarded by mu
+	marks []dedup.Claim // of effects that a service has applied; guarded by mu
+}
+
+// applied notes a claim whose effect is applied outside MySQL, while its success could not be written down.
+func (d *pending) applied(c dedup.Claim) { d.note(&d.marks, c) }
+
+func (d *pending) giveBack(c dedup.Claim) { d.note(&d.owed, c) }
+
+func (d *pending) note(list *[]dedup.Claim, c dedup.Claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*list = append(*list, c)
+}
+
+// settle marks what is applied, and un-claims what is owed. A claim that somebody else has taken over is paid.
+func (d *pending) settle(ctx context.Context, records *dedup.Log) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return cmp.Or(payAll(ctx, &d.marks, records.MarkAll), payAll(ctx, &d.owed, records.UnclaimAll))
+}
+
+// payAll pays what is owed, many at a time, up to where an identity comes again.
+func payAll(
+	ctx context.Context, owed *[]dedup.Claim, pay func(context.Context, []dedup.Claim) []error,
+) error {
+	for len(*owed) > 0 {
+		n, seen := 0, map[dedup.Identity]bool{}
+		for n < min(len(*owed), claimAtOnce) && !seen[(*owed)[n].Identity] {
+			seen[(*owed)[n].Identity] = true
+			n++
+		}
+		if err := firstButLost(pay(ctx, (*owed)[:n])); err != nil {
+			return err
+		}
+		*owed = (*owed)[n:]
+	}
+	return nil
 }

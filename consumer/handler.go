@@ -6,6 +6,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -64,13 +65,17 @@ func (f HandlerFunc) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) er
 	return f(ctx, tx, msgs)
 }
 
+// ErrStuck says that the handler has not returned from a call although the call's context has ended. Nothing but the
+// end of the process ends such a goroutine; the log has its stack.
+var ErrStuck = runner.ErrStuck
+
 // Each makes a one-message function a Handler. The messages of a batch share one transaction; the first that fails is
 // blamed.
 func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 	return HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 		at := positionOf(ctx, msgs)
 		for i, m := range msgs {
-			at.set(i)
+			at.Set(i)
 			err := f(ctx, tx, m)
 			if guard, ok := SQL(tx).(*guardedTx); ok {
 				err = guard.ofCall(err)
@@ -81,4 +86,17 @@ func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 		}
 		return nil
 	})
+}
+
+// positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with
+// messages of its own, whose places are none among the engine's.
+func positionOf(ctx context.Context, msgs []Message) *runner.Position {
+	p := runner.PositionOf(ctx)
+	if p == nil {
+		return nil
+	}
+	if of, _ := p.Of.(calling); len(of) != len(msgs) || len(of) == 0 || &msgs[0] != &of[0] {
+		return nil
+	}
+	return p
 }

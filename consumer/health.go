@@ -172,21 +172,14 @@ func (h *health) names(what string) bool {
 // more. It logs when that is news.
 func (h *health) degraded(ctx context.Context, why, queue string, err error) {
 	if err == nil {
-		h.sound(ctx, why, queue)
-		return
-	}
-	if _, known, _ := h.begins(degradation{why, queue}, err); !known {
+		after, known := h.ends(degradation{why, queue})
+		h.m.degraded.WithLabelValues(why, queue).Set(0)
+		if known {
+			h.log.InfoContext(ctx, "no longer degraded", "why", why, "queue", queue, "after", after)
+		}
+	} else if _, known, _ := h.begins(degradation{why, queue}, err); !known {
 		h.m.degraded.WithLabelValues(why, queue).Set(1)
 		h.log.WarnContext(ctx, "degraded", "why", why, "queue", queue, "err", err)
-	}
-}
-
-// sound says that it is amiss no more. It logs when that is news.
-func (h *health) sound(ctx context.Context, why, queue string) {
-	after, known := h.ends(degradation{why, queue})
-	h.m.degraded.WithLabelValues(why, queue).Set(0)
-	if known {
-		h.log.InfoContext(ctx, "no longer degraded", "why", why, "queue", queue, "after", after)
 	}
 }
 

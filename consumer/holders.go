@@ -27,10 +27,6 @@ type holders struct {
 	hidden bool           // the log has said that they cannot be seen; guarded by mu
 }
 
-func newHolders(cfg Config, h *health, pool *sql.DB) *holders {
-	return &holders{health: h, pool: pool, lease: cfg.Lease, every: cfg.lockWait() / 2}
-}
-
 // beside looks from time to time until stop is called. Where others flow a wait may be of the shortest.
 func (h *holders) beside(ctx context.Context) (stop func()) {
 	if time.Since(h.health.contendedSince()) < h.lease {

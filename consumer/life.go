@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -36,7 +37,7 @@ func (w *worker) process(ctx context.Context, b *batch) error {
 
 // givesBackRest reports whether err, of a step, is nobody's failure: the rest of the batch shall go back.
 func givesBackRest(err error) bool {
-	return errors.Is(err, errInHandTooLong) || errors.Is(err, errStopping) || errors.Is(err, errManyStuck)
+	return errors.Is(err, errInHandTooLong) || errors.Is(err, errStopping) || errors.Is(err, runner.ErrManyStuck)
 }
 
 // step is one in the life of a batch.

@@ -26,9 +26,13 @@ func (c *Consumer) migrateAndConsume(intake, work context.Context) error {
 
 // migrate makes or updates the tables of the log. MySQL is waited for; what it answers is for a person.
 func (c *Consumer) migrate(ctx context.Context) error {
+	var extra []dedup.MigrationSet // of a lock that is in MySQL
+	if c.cfg.Lock == lock.KindMySQL {
+		extra = append(extra, dedup.MigrationSet{Name: lockers.MigrationSet, Files: lockers.Migrations()})
+	}
 	for pause := newBackOff(); ; {
 		err := dedup.Migrate(ctx, c.db, dedup.MigrateOptions{
-			Table: c.cfg.LogTable, Extra: lockTables(c.cfg.Lock),
+			Table: c.cfg.LogTable, Extra: extra,
 			Waiting: func(err error) {
 				c.log.WarnContext(ctx, "migrate: waiting for somebody else's lock", "err", err)
 			},
@@ -41,12 +45,4 @@ func (c *Consumer) migrate(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// lockTables are those of a lock that is in MySQL.
-func lockTables(kind lock.Kind) []dedup.MigrationSet {
-	if kind != lock.KindMySQL {
-		return nil
-	}
-	return []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}
 }

@@ -22,11 +22,9 @@ var (
 	errStopping      = errors.New("the session ends: what was not started is given back")
 )
 
-const (
-	// maxMeetings is how often a group may lose a deadlock, or its time to locks of others or to a slow statement, before
-	// it is halved; and how often a message alone may lose to others before it comes back later.
-	maxMeetings = 3
-)
+// maxMeetings is how often a group may lose a deadlock, or its time to locks of others or to a slow statement, before
+// it is halved; and how often a message alone may lose to others before it comes back later.
+const maxMeetings = 3
 
 // setback is why something is tried again. Where there is none the dependency has answered, whatever the error says.
 type setback struct {

@@ -8,6 +8,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -15,8 +16,7 @@ import (
 // engine takes no place among them for one among its own: it knows of its own messages alone.
 func TestAnEachOfOtherMessagesIsNoPlaceAmongTheEngines(t *testing.T) {
 	t.Parallel()
-	log := slog.New(slog.DiscardHandler)
-	r := newRunner(Config{Logger: log, HandlerTimeout: time.Second, Lease: 2 * time.Second}, healthOf(log))
+	r := &runner.Runner{Log: slog.New(slog.DiscardHandler), Tell: func(context.Context, error) {}}
 	over := make(chan struct{})
 	each := Each(func(_ context.Context, _ *gorm.DB, m Message) error {
 		if m.Key == "third" {
@@ -28,7 +28,7 @@ func TestAnEachOfOtherMessagesIsNoPlaceAmongTheEngines(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	ended := make(chan struct{})
-	at, err := r.run(ctx, []Message{message("whole")}, func(ctx context.Context) error {
+	at, err := r.Run(ctx, calling{message("whole")}, func(ctx context.Context) error {
 		defer close(ended)
 		return each.Handle(ctx, &gorm.DB{Statement: &gorm.Statement{}}, []Message{message("first"), message("second"),
 			message("third")})

@@ -14,14 +14,11 @@ import (
 // service is what the function of [Calls] calls, as all workers of the process know it: whether it is there, and how
 // many calls are on their way.
 type service struct {
+	*engine
 	f       func(context.Context, Message) error
 	o       CallOptions
 	slots   *semaphore.Weighted
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	runner  *runner
-	health  *health
-	metrics *metrics
-	tracing *tracing
 	// succeeded counts the calls that the service has applied.
 	succeeded atomic.Uint64
 	why       atomic.Pointer[error] // of the last call that found it away
@@ -33,8 +30,8 @@ const awayAfter = 5
 // errNotCalled tells the breaker that a call was never made.
 var errNotCalled = errors.New("the call was not made")
 
-func newService(h *callHandler, cfg Config, runs *runner, m *metrics, spans *tracing) *service {
-	s := &service{f: h.f, o: h.options(cfg), runner: runs, health: runs.health, metrics: m, tracing: spans}
+func newService(h *callHandler, c *engine) *service {
+	s := &service{engine: c, f: h.f, o: h.options(c.cfg)}
 	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
@@ -77,7 +74,7 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	defer cancel()
 	spanned, span := s.tracing.message(bounded, m)
 	began := time.Now()
-	_, err := s.runner.run(spanned, []Message{m}, func(ctx context.Context) error { return s.f(ctx, m) })
+	_, err := s.runner.Run(spanned, calling{m}, func(ctx context.Context) error { return s.f(ctx, m) })
 	s.metrics.handled(began, err)
 	endSpan(span, err)
 	out := s.explain(ctx, bounded, err)

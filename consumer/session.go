@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -50,7 +51,7 @@ func (s *source) sessions(intake, work context.Context) error {
 			return context.Cause(work) // nil while it may go on
 		case paused: // it says nothing of what it met, and the next one begins as it did
 			continue
-		case errors.Is(err, rabbit.ErrClassic), errors.Is(err, errManyStuck):
+		case errors.Is(err, rabbit.ErrClassic), errors.Is(err, runner.ErrManyStuck):
 			return err // waiting would not change it
 		}
 		if !s.after(intake, err, time.Since(began)) {

@@ -84,8 +84,7 @@ func (w *worker) weigh(ctx context.Context, b *batch) error {
 	if len(letters) == 0 {
 		return nil
 	}
-	var got int
-	var holds time.Duration
+	got, holds := 0, time.Duration(0)
 	err := w.untilKnown(ctx, func(ctx context.Context) (err error) {
 		got, holds, err = w.c.records.ReserveLetters(ctx, w.c.breaker.Limit, len(letters))
 		return err

@@ -69,7 +69,7 @@ func (s *source) stands(ctx context.Context) {
 	if s.main {
 		s.c.health.back(ctx, DependencyRabbitMQ)
 	} else {
-		s.c.health.sound(ctx, notConsumed, s.queue)
+		s.c.health.degraded(ctx, notConsumed, s.queue, nil)
 	}
 }
 
@@ -185,7 +185,7 @@ func (s *source) advice() string {
 // cleared ends the quarantine.
 func (s *source) cleared(ctx context.Context) {
 	s.quarantine = quarantine{}
-	s.c.health.sound(ctx, endsConnections, s.queue)
+	s.c.health.degraded(ctx, endsConnections, s.queue, nil)
 }
 
 // errCalm ends the wait of a worker in quarantine for the next delivery.

@@ -13,8 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/rollbackd/rollbackd/consumer/internal/admission"
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
@@ -42,29 +44,36 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 	consumers := publisher
 	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
 	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout, slices.Max(cfg.RetryDelays))
-	runs := newRunner(cfg, healthy)
+	most := mostStuck
+	if calls != nil {
+		most += calls.options(cfg).Concurrency
+	}
+	runs := &runner.Runner{
+		Log: cfg.Logger, Grace: min(killGrace/4, (cfg.Lease-cfg.HandlerTimeout)/2), Most: most,
+		Tell: func(ctx context.Context, stuck error) { healthy.degraded(ctx, handlerStuck, cfg.Queue, stuck) },
+	}
 	c := &engine{
 		cfg: cfg, amqp: consumers,
 		queues:  queues{TopologyConfig: cfg.topology(), warned: map[string]bool{}},
 		records: records, validator: validator, locks: locks,
-		effects: &effects{
-			db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs,
-		},
 		publisher: rabbit.NewPublisher(publisher),
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		metrics:   m, log: cfg.Logger, health: healthy, runner: runs,
-		breaker: admission.NewBreaker(dedup.LetterLimit{Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead,
-			Window: cfg.MaxDeadWindow, Pause: cfg.BrakePause}, time.Now),
-		contention: admission.NewContention[*item](
-			cfg.lockWait(), slices.Max(cfg.RetryDelays)+2*cfg.HandlerTimeout, cfg.BatchSize),
-		slots: newSlots(cfg.Lanes + 1), holders: newHolders(cfg, healthy, pool),
+		breaker: &admission.Breaker{Now: time.Now, Limit: dedup.LetterLimit{
+			Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead, Window: cfg.MaxDeadWindow, Pause: cfg.BrakePause,
+		}},
+		contention: &admission.Contention[*item]{
+			Patience: cfg.lockWait(), Memory: slices.Max(cfg.RetryDelays) + 2*cfg.HandlerTimeout, Size: cfg.BatchSize,
+		},
+		slots:     semaphore.NewWeighted(allSlots(cfg)),
+		holders:   &holders{health: healthy, pool: pool, lease: cfg.Lease, every: cfg.lockWait() / 2},
 		holding:   newHolding(healthy),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,
 		name:      processName(),
 	}
+	c.effects = &effects{engine: c, db: o.DB, pool: pool, handler: h}
 	if calls != nil {
-		runs.most += calls.options(cfg).Concurrency
-		c.service = newService(calls, cfg, c.runner, m, c.tracing)
+		c.service = newService(calls, c)
 		m.up(DependencyService)
 	}
 	c.pause = newPause(c)
@@ -73,6 +82,10 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 	}, func() float64 { return float64(c.holding.size()) })
 	return c, nil
 }
+
+// mostStuck is how many calls may be stuck before Run ends, beside as many as are made at once of a function of
+// [Calls]. One message that never comes back costs one in the fast path and one for each attempt.
+const mostStuck = 16
 
 // processName is host/pid/start: no other process has or had it.
 func processName() string {

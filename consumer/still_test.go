@@ -5,12 +5,14 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Given a lane in the middle of an attempt, when another waits with a message that must be attempted alone, then that
 // one is not stuck, however long the attempt takes: whether it moves is for the clock of the other to say.
 func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
-	c := &engine{slots: newSlots(2)}
+	c := &engine{cfg: Config{Lanes: 1}, slots: semaphore.NewWeighted(2)}
 	other := slot{worker: &worker{c: c, clock: &laneClock{}}}
 	if err := other.take(t.Context(), false); err != nil {
 		t.Fatal(err)

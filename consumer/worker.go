@@ -26,11 +26,11 @@ type worker struct {
 	halfOpen halfOpen
 	intake   context.Context // over when nothing more may be started; run sets it
 
-	skipper lookUpSkipper
-	held    heldBack
-	atOnce  int // calls: messages of the next group
-	buf     []rabbit.Delivery
-	hand    []item // the room of the batch in hand
+	newInARow int // messages that looked new and had no row
+	held      heldBack
+	atOnce    int // calls: messages of the next group
+	buf       []rabbit.Delivery
+	hand      []item // the room of the batch in hand
 }
 
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
@@ -43,7 +43,7 @@ func (w *worker) run(intake, work context.Context, limit int) error {
 		if intake.Err() != nil { // although more may have been delivered
 			return nil
 		}
-		if err := w.c.runner.full(); err != nil && !w.backstop {
+		if err := w.c.runner.Full(); err != nil && !w.backstop {
 			return err
 		}
 		if len(w.held.items) > 0 && !time.Now().Before(w.held.next) {

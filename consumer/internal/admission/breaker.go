@@ -20,7 +20,7 @@ import (
 // letters, until one of them is applied. What was put off, or was a duplicate, counts on no side.
 type Breaker struct {
 	Limit dedup.LetterLimit // Most 0: it never brakes
-	now   func() time.Time
+	Now   func() time.Time
 
 	mu     sync.Mutex
 	failed map[dedup.Identity]struct{} // for the first time since then, and none was applied; guarded by mu
@@ -47,11 +47,6 @@ const (
 	ProbeSize = 10
 )
 
-// NewBreaker is one that goes by a clock.
-func NewBreaker(limit dedup.LetterLimit, now func() time.Time) *Breaker {
-	return &Breaker{Limit: limit, now: now}
-}
-
 // Note takes in what came of attempts: whether any was applied, whether any failed, and for whom it was the first. A
 // message that fails again says nothing new: those of one shelf may be all that is left of a crowd.
 func (b *Breaker) Note(applied, failed bool, first []dedup.Identity) {
@@ -60,7 +55,7 @@ func (b *Breaker) Note(applied, failed bool, first []dedup.Identity) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
+	now := b.Now()
 	switch {
 	case applied:
 		b.forget()
@@ -92,23 +87,19 @@ func (b *Breaker) Calm() {
 
 // Spaces reports whether attempts are spaced out.
 func (b *Breaker) Spaces() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.spaced
+	return asked(&b.mu, func() bool { return b.spaced })
 }
 
 // Stops reports whether it is time for a pause: attempts are spaced out, and since the last pause one has failed.
 func (b *Breaker) Stops() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.spaced && b.tried
+	return asked(&b.mu, func() bool { return b.spaced && b.tried })
 }
 
 // HoldLetters takes in that no more letters are let through for a time.
 func (b *Breaker) HoldLetters(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.until = b.now().Add(d)
+	b.until = b.Now().Add(d)
 }
 
 // Pause is how long nothing is consumed now, and why; 0 when a message was applied meanwhile. After it one may be
@@ -116,7 +107,7 @@ func (b *Breaker) HoldLetters(d time.Duration) {
 func (b *Breaker) Pause() (d time.Duration, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
+	now := b.Now()
 	b.tried = false
 	if b.spaced {
 		b.last = min(max(firstPause, 2*b.last), b.Limit.Pause)

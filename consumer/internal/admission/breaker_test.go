@@ -46,7 +46,8 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1_800_000_000, 0)
-			b := NewBreaker(dedup.LetterLimit{Most: 100, Window: window, Pause: time.Hour}, func() time.Time { return now })
+			limit := dedup.LetterLimit{Most: 100, Window: window, Pause: time.Hour}
+			b := &Breaker{Limit: limit, Now: func() time.Time { return now }}
 			for i, s := range steps {
 				now = now.Add(s.after)
 				b.Note(s.applied, len(s.failed) > 0, s.failed)
@@ -60,8 +61,8 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 
 func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	b := NewBreaker(dedup.LetterLimit{Most: 1, Window: time.Minute, Pause: 5 * time.Second},
-		func() time.Time { return now })
+	limit := dedup.LetterLimit{Most: 1, Window: time.Minute, Pause: 5 * time.Second}
+	b := &Breaker{Limit: limit, Now: func() time.Time { return now }}
 	var got []time.Duration
 	probe := func() {
 		b.Note(false, true, messagesFrom(1, 2))
@@ -88,7 +89,7 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pauses %v, want %v", got, want)
 	}
-	off := NewBreaker(dedup.LetterLimit{}, time.Now)
+	off := &Breaker{Limit: dedup.LetterLimit{}, Now: time.Now}
 	if off.Note(false, true, messagesFrom(1, 1000)); off.Spaces() {
 		t.Error("it is off, and brakes")
 	}

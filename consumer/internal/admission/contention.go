@@ -1,7 +1,10 @@
+// Package admission is what the workers of a process know together of what fails and what waits: whether a message may
+// be tried now, beside whom, and what its trouble costs. It must not know rows, the broker or the handler, nor do I/O.
 package admission
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +21,9 @@ import (
 // That is a guess: who steps aside for nothing comes back later. Nobody does while all wait, because nothing would be
 // gained by going round.
 type Contention[M Message] struct {
-	patience time.Duration // with locks of others, where none is known
-	memory   time.Duration // after the last wait in vain
-	size     int           // of a batch
+	Patience time.Duration // with locks of others, where none is known
+	Memory   time.Duration // after the last wait in vain
+	Size     int           // of a batch
 
 	mu      sync.Mutex
 	since   time.Time            // the first wait in vain; guarded by mu
@@ -59,18 +62,12 @@ const (
 // nobody.
 const ShortestLockWait = time.Second
 
-// NewContention is that of batches of a size. Patience is how long a message waits for locks of others where none is
-// known, and memory how long they are known after the last wait in vain.
-func NewContention[M Message](patience, memory time.Duration, size int) *Contention[M] {
-	return &Contention[M]{patience: patience, memory: memory, size: size}
-}
-
 // Try makes one try of a transaction of items, and takes in how it ended; inVain: locks of others were in the way.
 func (o *Contention[M]) Try(
 	ctx context.Context, items []M, try func(context.Context) decide.Told,
 ) (said decide.Told, inVain bool) {
 	patience := o.bound()
-	if patience < o.patience {
+	if patience < o.Patience {
 		ctx = mysqldb.WithLockWait(ctx, patience)
 	}
 	began := time.Now()
@@ -91,42 +88,42 @@ func (o *Contention[M]) Try(
 func (o *Contention[M]) bound() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.known() || time.Since(o.since) > 2*o.patience && time.Since(o.applied) > 2*o.patience {
-		return o.patience
+	if !o.known() || time.Since(o.since) > 2*o.Patience && time.Since(o.applied) > 2*o.Patience {
+		return o.Patience
 	}
-	return min(max(3*o.took, ShortestLockWait).Truncate(time.Second), o.patience)
+	return min(max(3*o.took, ShortestLockWait).Truncate(time.Second), o.Patience)
 }
 
 // known reports whether there are any. The caller holds mu.
-func (o *Contention[M]) known() bool { return time.Since(o.met) < o.memory }
+func (o *Contention[M]) known() bool { return time.Since(o.met) < o.Memory }
 
 // others reports whether there are any and others are applied beside them. The caller holds mu.
 func (o *Contention[M]) others() bool {
-	return o.known() && o.applied.After(o.since) && time.Since(o.applied) < 2*o.patience
+	return o.known() && o.applied.After(o.since) && time.Since(o.applied) < 2*o.Patience
 }
 
-// ask is what a question says that needs mu.
-func (o *Contention[M]) ask(question func() bool) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// asked is what a question says that needs mu.
+func asked(mu *sync.Mutex, question func() bool) bool {
+	mu.Lock()
+	defer mu.Unlock()
 	return question()
 }
 
 // Flow reports whether others are applied beside such locks, for whom whoever meets it makes room at once.
-func (o *Contention[M]) Flow() bool { return o.ask(o.others) }
+func (o *Contention[M]) Flow() bool { return asked(&o.mu, o.others) }
 
 // Unclear reports whether it may soon be known whose way a lock is in. Until then the workers try one after the
 // other: who waits for it holds rows for which others would wait in vain, and be taken for those who met it.
-func (o *Contention[M]) Unclear() bool { return o.ask(o.searched) }
+func (o *Contention[M]) Unclear() bool { return asked(&o.mu, o.searched) }
 
 // searched is Unclear. The caller holds mu.
 func (o *Contention[M]) searched() bool {
-	return o.known() && !o.common && time.Since(o.since) < searchedFor*o.patience
+	return o.known() && !o.common && time.Since(o.since) < searchedFor*o.Patience
 }
 
 // Stand reports whether messages step aside, or may have to when they come back.
 func (o *Contention[M]) Stand() bool {
-	return o.ask(func() bool {
+	return asked(&o.mu, func() bool {
 		for _, m := range o.marks {
 			if m.met >= metInCommon {
 				return o.known()
@@ -145,7 +142,7 @@ func (o *Contention[M]) meet(items []M, took time.Duration) {
 	defer o.mu.Unlock()
 	now := time.Now()
 	if !o.known() {
-		o.since, o.room, o.took, o.common = now, o.size, 0, false
+		o.since, o.room, o.took, o.common = now, o.Size, 0, false
 		o.marks, o.passed = map[uint64]mark{}, map[uint64]time.Time{}
 	}
 	o.met = now
@@ -153,7 +150,7 @@ func (o *Contention[M]) meet(items []M, took time.Duration) {
 		o.room = decide.FewAtOnce
 		return
 	}
-	o.trial = now.Add(min(trialRests*took, 4*o.patience))
+	o.trial = now.Add(min(trialRests*took, 4*o.Patience))
 	k, _, values := items[0].Said()
 	if len(o.marks)+len(*values) > maxMarks {
 		clear(o.marks)
@@ -225,7 +222,7 @@ func (o *Contention[M]) Part(items []M) (rest, aside, trial []M) {
 		case !o.marked(m):
 			rest = append(rest, m)
 		case trial == nil && now.After(o.trial):
-			trial, o.trial = []M{m}, now.Add(4*o.patience)
+			trial, o.trial = []M{m}, now.Add(4*o.Patience)
 		default:
 			aside = append(aside, m)
 		}
@@ -235,12 +232,7 @@ func (o *Contention[M]) Part(items []M) (rest, aside, trial []M) {
 
 // marked reports whether a message names what several have in common that waited in vain. The caller holds mu.
 func (o *Contention[M]) marked(m M) bool {
-	for _, v := range named(m) {
-		if o.marks[v].met >= metInCommon {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(named(m), func(v uint64) bool { return o.marks[v].met >= metInCommon })
 }
 
 // Age is how long ago the first of those waited in vain who named what this message does.
@@ -261,7 +253,7 @@ func (o *Contention[M]) Age(m M) (age time.Duration) {
 
 // read reads what messages name, if there are any. The caller does not hold mu: nobody waits for that.
 func (o *Contention[M]) read(all ...M) {
-	if !o.ask(o.known) {
+	if !asked(&o.mu, o.known) {
 		return
 	}
 	for _, m := range all {

@@ -48,7 +48,7 @@ func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
 // Given an obstacle, when large bodies full of different values are applied, or wait in vain, then no more is kept of
 // them than has its place.
 func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
-	o := NewContention[*saying](0, 20*time.Second, 1000)
+	o := Contention[*saying]{Memory: 20 * time.Second, Size: 1000}
 	var all []*saying
 	for i := range 600 { // more than passed can hold
 		var body strings.Builder

@@ -19,11 +19,9 @@ type Message interface {
 // body was not read.
 type Values []uint64
 
-const (
-	// maxNamed is how many values of a message are looked at, itself and those that its body begins with, and maxRead how
-	// many bytes of that: many bodies are read in a row, and a large one must not hold up a worker.
-	maxNamed, maxRead = 200, 16 << 10
-)
+// maxNamed is how many values of a message are looked at, itself and those that its body begins with, and maxRead how
+// many bytes of that: many bodies are read in a row, and a large one must not hold up a worker.
+const maxNamed, maxRead = 200, 16 << 10
 
 var nameSeed = maphash.MakeSeed()
 

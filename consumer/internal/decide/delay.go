@@ -1,13 +1,12 @@
 package decide
 
 import (
-	"math"
 	"slices"
 	"time"
 )
 
 // Longest is a wait that no delay exceeds.
-const Longest = time.Duration(math.MaxInt64)
+const Longest = time.Duration(1<<63 - 1)
 
 // Fit is the longest of delays, which grow, that is not longer than wait, else the shortest: a copy that comes too
 // early once more costs less than one that sleeps past its time.

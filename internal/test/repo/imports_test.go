@@ -46,6 +46,7 @@ var arrows = []arrow{
 	{"consumer/internal/decide", []string{"dedup"}, "what becomes of a message must be tried without a server"},
 	{"consumer/internal/admission", []string{"consumer/internal/decide", "dedup", "internal/mysqldb"},
 		"what the workers know together of trouble must be tried without a server"},
+	{"consumer/internal/runner", nil, "what runs the code of a handler outlives whatever that does"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
 		"internal/limits", "internal/lockers", "internal/mysqldb", "lock", "internal/rabbit",
 		"internal/wire"},
