@@ -69,7 +69,7 @@ func Explain(m Message, names Names) Explanation {
 		Attempts: row.Attempts, Of: names.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
 		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
 		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
-		Reservations: append([]Reserved{}, m.Reservations...),
+		Reservations: ReservedOf(m.Reservations),
 	}
 	if !row.DeadAt.IsZero() {
 		e.DeadAt = &row.DeadAt
@@ -224,8 +224,17 @@ func CopiesText(row dedup.Row, queue string) string {
 	return ""
 }
 
-// Reserved is what an order has or had reserved.
-type Reserved = stock.Reservation
+// Reserved is what an order has or had reserved; the API's description knows it by this name.
+type Reserved stock.Reservation
+
+// ReservedOf are reservations as they are told; never nil.
+func ReservedOf(rows []stock.Reservation) []Reserved {
+	all := []Reserved{}
+	for _, r := range rows {
+		all = append(all, Reserved(r))
+	}
+	return all
+}
 
 // ReservedHeader names the columns in which reservations are written for a person.
 func ReservedHeader() []string {

@@ -284,7 +284,7 @@ func Tell(
 	copies func(dedup.Row) string,
 ) Told {
 	t := Told{
-		Order: order, Reserved: append([]operator.Reserved{}, found.Reservations...), Messages: []operator.Explanation{},
+		Order: order, Reserved: operator.ReservedOf(found.Reservations), Messages: []operator.Explanation{},
 		Unseen: found.Unseen, More: found.More,
 	}
 	if t.Unseen == nil {
