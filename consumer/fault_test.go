@@ -357,11 +357,12 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	w.want("effects", w.effects(), once(append(all, "big")...))
 }
 
-// TestRabbitMQAway raises an alarm of one server, kills, freezes and restarts it under an engine. An alarm is named
-// with what to do also while there is nothing to publish, and when it is over no more.
+// TestRabbitMQAway lowers what one server takes, raises an alarm of it, kills, freezes and restarts it under an engine.
+// An alarm is named with what to do also while there is nothing to publish, and when it is over no more.
 func TestRabbitMQAway(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRabbit(t)
+	t.Run("too large", func(t *testing.T) { aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t, server) })
 	t.Run("alarm", func(t *testing.T) {
 		w := newWorldOn(t, servers{rabbit: server})
 		r := w.startWith("order")

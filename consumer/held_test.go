@@ -455,9 +455,8 @@ func TestAConnectionThatEndsWithALetterCostsNoFurtherRun(t *testing.T) {
 // their rows keep the reason, the log and the state name one and what to do, everything else flows, although most are
 // larger than a lane's share of the memory, and no letter of another message is published twice because of them. They
 // go when the limit is raised.
-func TestALetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T) {
-	t.Parallel()
-	w := newWorldOn(t, servers{rabbit: stack.OwnRabbit(t)})
+func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, server *stack.Server) {
+	w := newWorldOn(t, servers{rabbit: server})
 	w.cfg.HoldLimit = time.Second
 	w.cfg.MemoryBudget = 3 << 20 // four of them are larger than a share
 	reasons := map[string]dedup.Reason{"hopeless": "permanent"}

@@ -154,9 +154,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 
 // Given a RabbitMQ whose queues, exchange and policy are gone, when its definitions are put back by the commands of the
 // page, then migrate finds all that it makes, and the policy is there.
-func TestTheDefinitionsOfRabbitMQComeBack(t *testing.T) {
-	t.Parallel()
-	own := stack.OwnRabbit(t)
+func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 	s := newShell(t)
 	s.broker = own.Broker(t)
 	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+own.URL())

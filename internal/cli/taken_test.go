@@ -20,14 +20,21 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 	})
 }
 
-// Given the management API, when the queue has no policy, a wrong one, or the one that is printed, then doctor says
-// what is missing, or that all is well.
-func TestDoctorVerifiesThePolicyByTheManagementAPI(t *testing.T) {
+// Given a RabbitMQ of its own with the management API: doctor looks at a queue's policy, and definitions that are gone
+// come back.
+func TestWhatTheManagementOfRabbitMQShowsAndKeeps(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
 	server := stack.Own(t, stack.Options{
 		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
 	})
+	t.Run("policy", func(t *testing.T) { doctorVerifiesThePolicy(t, server) })
+	t.Run("definitions", func(t *testing.T) { theDefinitionsComeBack(t, server) })
+}
+
+// When the queue has no policy, a wrong one, or the one that is printed, then doctor says what is missing, or that all
+// is well.
+func doctorVerifiesThePolicy(t *testing.T, server *stack.Server) {
+	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
 	s.broker = server.Broker(t)
 	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+s.broker.URL, "ROLLBACKD_RABBITMQ_API_URL="+server.HTTP())
 	s.broker.DeclareQueue(s.queue, map[string]any{"x-queue-type": "quorum"})

@@ -35,13 +35,13 @@ var fullBatches = []string{
 	config.Prefix + "BATCH_SIZE=200", config.Prefix + "BATCH_LINGER=5s", config.Prefix + "MEMORY_BUDGET=1GiB",
 }
 
-// Given a daemon with the default lease whose lanes all hold a full group of claims, when it is killed, then another
-// one has applied everything within a minute, and only those claims have cost an attempt, one each.
+// Given a daemon whose lanes all hold a full group of claims, when it is killed, then another one has applied
+// everything within a minute, which is less than four leases, and only those claims have cost an attempt, one each.
 func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
 	t.Parallel()
 	const messages, claimed = 4 * 400, 4 * 200
 	// The lanes share the messages evenly: the first to subscribe would take all it may.
-	w := newWorld(t, "LANES", "4", "LEASE", "30s", "HANDLER_TIMEOUT", "10s", "LOCK_TTL", "10s", "BATCH_SIZE", "200",
+	w := newWorld(t, "LANES", "4", "LEASE", "16s", "HANDLER_TIMEOUT", "8s", "LOCK_TTL", "8s", "BATCH_SIZE", "200",
 		"PREFETCH", "400")
 	sent := w.route.Rollbacks(w.open(messages))
 	w.failedOnce(sent)

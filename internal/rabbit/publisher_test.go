@@ -116,12 +116,29 @@ func TestOneRefusedMessageIsBlamedAlone(t *testing.T) {
 	}
 }
 
+// Given a broker of its own, which starts once for all of these: TLS, a policy, an alarm, a freeze and a limit of size
+// of the whole server do what they should, one after the other.
+func TestAServerOfItsOwn(t *testing.T) {
+	t.Parallel()
+	ca := stack.NewAuthority(t, "shop")
+	server := stack.Own(t, stack.Options{
+		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
+		Encryption: &stack.Encryption{
+			Pair: ca.Issue(stack.Certificate{Hosts: []string{"127.0.0.1"}}), ClientsCA: ca.File,
+		},
+	})
+	t.Run("TLS", func(t *testing.T) { theWalkerSeesPlainTextUnderTLS(t, server, ca.File) })
+	t.Run("policy", func(t *testing.T) { thePrintedPolicyDoesWhatTheArgumentsDo(t, server) })
+	t.Run("alarm", func(t *testing.T) { aMemoryAlarmMakesPublishingUnknownNotStuck(t, server) })
+	t.Run("frozen", func(t *testing.T) { aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t, server) })
+	t.Run("too large", func(t *testing.T) { whatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t, server) })
+}
+
 // A body that is too large makes the broker close the channel, and what it had not confirmed on it must be published
 // again. That happens once and not each time: what is known to be too large goes apart, until the limit is raised.
-func TestWhatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T) {
-	t.Parallel()
-	s := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQConfig: "max_message_size = 100000"})
+func whatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T, s *stack.Server) {
 	b := s.Broker(t)
+	b.LimitMessages(100_000)
 	q := b.Name("known")
 	b.DeclareQueue(q, quorum(nil))
 	p := publisher(t, config(b.URL))
@@ -139,7 +156,7 @@ func TestWhatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T) {
 	if n := b.Depth(q); n != 5*499 {
 		t.Errorf("%d messages arrived, want %d", n, 5*499)
 	}
-	b.LimitMessages(200000)
+	b.LimitMessages(200_000)
 	for range 2 { // apart, and then among the others
 		verdicts(t, p, []rabbit.Publishing{to(q, "small"), large}, nil)
 	}
@@ -201,9 +218,7 @@ func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
 	}
 }
 
-func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
-	t.Parallel()
-	s := stack.OwnRabbit(t)
+func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server) {
 	b := s.Broker(t)
 	q := b.Name("frozen")
 	b.DeclareQueue(q, quorum(nil))
@@ -264,9 +279,7 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	})
 }
 
-func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
-	t.Parallel()
-	s := stack.OwnRabbit(t)
+func aMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T, s *stack.Server) {
 	b := s.Broker(t)
 	q := b.Name("alarm")
 	b.DeclareQueue(q, quorum(nil))

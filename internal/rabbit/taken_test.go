@@ -92,11 +92,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 
 // Given a quorum queue of a shop and the command that is printed for it, when a shell runs that, then the management
 // API finds nothing amiss, and what RabbitMQ gives up arrives in the backstop.
-func TestThePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T) {
-	t.Parallel()
-	server := stack.Own(t, stack.Options{
-		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
-	})
+func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) {
 	b := server.Broker(t)
 	topo := topology(b)
 	topo.TakeMain, topo.Queue = true, b.Name("the shop's [own]+queue")

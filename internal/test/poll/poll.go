@@ -9,13 +9,14 @@ import (
 )
 
 // During asks until the answer is yes or ctx ends, for d at most, and reports whether it was. It rests between two
-// questions, however long they take: whoever waits must not keep the servers busy.
+// questions, however long they take, and longer the longer it waits, up to five times rest: whoever waits must not keep
+// the servers busy.
 func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
-	late := time.NewTimer(d)
+	late, began := time.NewTimer(d), time.Now()
 	defer late.Stop()
 	for !yes() {
 		select {
-		case <-time.After(rest):
+		case <-time.After(min(max(rest, time.Since(began)/10), 5*rest)):
 		case <-late.C:
 			return false
 		case <-ctx.Done():
@@ -25,7 +26,7 @@ func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
 	return true
 }
 
-// Within asks every 20 ms until the answer is yes, for d at most, and reports whether it was.
+// Within asks every 20 to 100 ms until the answer is yes, for d at most, and reports whether it was.
 func Within(d time.Duration, yes func() bool) bool {
 	return During(context.Background(), d, 20*time.Millisecond, yes)
 }
