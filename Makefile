@@ -9,8 +9,6 @@ PKG ?= $(LONGEST) ./...
 # go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
 LONGEST = ./internal/daemon ./consumer ./internal/cli ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
 ARGS ?=
-# How often a test that failed must pass afterwards, alone, to be let through with a warning: 0 lets none through.
-AGAIN ?= 0
 # Servers write into memory where there is room for them: they are killed, and nobody pulls the power plug.
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
 # One package's tests end with a trace of all goroutines when they take longer.
@@ -46,7 +44,7 @@ test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
 else
 test: export TMPDIR := $(MEMORY)
 test: deps lint bin/with-servers ## lint, then all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
-	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
+	bin/with-servers $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
 endif
 
 # Modules of their own, so that their libraries stay out of ours.
@@ -54,8 +52,8 @@ endif
 .PHONY: test-modules
 test-modules: deps bin/with-servers
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
-	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
-	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
+	cd internal/test/otlp && $(GO) vet ./... && $(GO) test ./...
+	cd internal/test/openapi && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 # The examples of the outbox in PHP, Java and Python.
@@ -107,7 +105,7 @@ test-prometheus: deps bin/with-servers
 # The acceptance tests beside the other locks: redlock, and a table in MySQL.
 .PHONY: test-locks
 test-locks: deps bin/with-servers
-	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m \
+	ROLLBACKD_TEST_LOCKS=1 bin/with-servers $(GO) test -race -timeout 6m \
 		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
 
 .PHONY: test-clusters
@@ -115,7 +113,7 @@ ifdef KIND
 test-clusters: test-$(KIND)
 else
 test-clusters: deps ## what needs several nodes of RabbitMQ; KIND=galera|mysql-ha|redis-ha|upkeep|zookeeper of other servers, or at work
-	ROLLBACKD_TEST_CLUSTERS=1 AGAIN=$(AGAIN) scripts/test-again.sh $(GO) test -race -timeout 5m -run Cluster $(ARGS) \
+	ROLLBACKD_TEST_CLUSTERS=1 $(GO) test -race -timeout 5m -run Cluster $(ARGS) \
 		./internal/test/stack
 endif
 
@@ -254,8 +252,8 @@ TREES ?= /var/tmp/rollbackd
 test-servers: bin/with-servers ## all tests on the servers of a Debian release: SUITE=bookworm|trixie|sid; as root for the last two
 ifeq ($(SUITE),bookworm)
 	@scripts/install-servers.sh
-	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
+	bin/with-servers $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 else
 	@scripts/server-tree.sh "$(SUITE)" "$(TREES)-$(SUITE)"
-	ROLLBACKD_TEST_TREE="$(TREES)-$(SUITE)" AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
+	ROLLBACKD_TEST_TREE="$(TREES)-$(SUITE)" bin/with-servers $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 endif
