@@ -147,6 +147,10 @@ func NoDatabase(err error) bool { return says(err, 1049, 1044) }
 // NoTable reports whether a server said in err that a table does not exist (ER_NO_SUCH_TABLE).
 func NoTable(err error) bool { return says(err, 1146) }
 
+// Denied reports whether a server said in err that the user may not do this to a table or a column. Who has no right on
+// a table is not told whether there is one (1142 ER_TABLEACCESS_DENIED_ERROR, 1143 ER_COLUMNACCESS_DENIED_ERROR).
+func Denied(err error) bool { return says(err, 1142, 1143) }
+
 // Duplicate reports whether a server said in err that a row would have stood twice in an index, of whatever table
 // (ER_DUP_ENTRY).
 func Duplicate(err error) bool { return says(err, 1062) }

@@ -5,9 +5,9 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -42,8 +42,10 @@ func (r *Relay) claim(ctx context.Context, from time.Time) (c claim, err error) 
 	}
 	c.owner = rand.Text()
 	where, args := keysOf(c.rows)
-	if _, err = tx.ExecContext(ctx, "UPDATE rollbackd_outbox SET owner = ?, next_at = UTC_TIMESTAMP(6) + INTERVAL ? "+
-		"MICROSECOND WHERE "+where, append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...); err != nil {
+	// Without a reason whoever drops rows tells a claim from a pause.
+	if _, err = tx.ExecContext(ctx, "UPDATE "+byKey+" SET owner = ?, reason = NULL, "+
+		"next_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where,
+		append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...); err != nil {
 		return claim{}, fmt.Errorf("claim: %w", err)
 	}
 	// A commit whose answer is lost is no claim: the rows come due again when the lease ends.
@@ -81,11 +83,15 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row
 	return all, rows.Err()
 }
 
-// keysOf is a condition that holds for these rows. Lists of the primary key are ranges of it (traps D14).
+// keysOf is a condition that holds for these rows.
 func keysOf(rows []row) (where string, args []any) {
 	args = make([]any, 0, 2*len(rows)+1)
 	for i := range rows {
 		args = append(args, []byte(rows[i].tag), []byte(rows[i].key))
 	}
-	return "(msg_tag, msg_key) IN (" + strings.Repeat("(?, ?), ", len(rows)-1) + "(?, ?))", args
+	return mysqldb.Pairs("msg_tag", "msg_key", len(rows)), args
 }
+
+// byKey is the table read through its primary key. Servers read a small table from its beginning to its end, and would
+// wait there for rows that others have locked.
+const byKey = "rollbackd_outbox o FORCE INDEX (PRIMARY)"

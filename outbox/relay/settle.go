@@ -39,8 +39,8 @@ func (r *Relay) settle(ctx context.Context, c claim) error {
 	}
 	r.troubles.broker(ctx, r.cfg.Logger, away, len(confirmed) > 0)
 	settled := []error{
-		r.change(ctx, c, confirmed, "DELETE FROM rollbackd_outbox"),
-		r.change(ctx, c, unknown, "UPDATE rollbackd_outbox SET next_at = UTC_TIMESTAMP(6) + INTERVAL 1 SECOND"),
+		r.change(ctx, c, confirmed, "DELETE o FROM "+byKey),
+		r.change(ctx, c, unknown, "UPDATE "+byKey+" SET next_at = UTC_TIMESTAMP(6) + INTERVAL 1 SECOND"),
 	}
 	day := r.cfg.ParkAfter.Microseconds()
 	for reason, rows := range refused {
@@ -61,13 +61,13 @@ func (r *Relay) refused(ctx context.Context, rows []row, what, reason string) {
 
 // putOff lets a message that was refused wait for 1, 2, 4 … seconds, 5 minutes at most, or parks it. The assignments
 // are made from left to right, each with what stands to its left.
-const putOff = "UPDATE rollbackd_outbox SET tries = tries + 1, reason = ?, " +
+const putOff = "UPDATE " + byKey + " SET tries = tries + 1, reason = ?, " +
 	"failed_at = COALESCE(failed_at, UTC_TIMESTAMP(6)), " +
 	"parked_at = IF(failed_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), NULL), " +
 	"next_at = IF(failed_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, '9999-12-31', " +
 	"UTC_TIMESTAMP(6) + INTERVAL LEAST(300, POW(2, LEAST(tries, 10) - 1)) SECOND)"
 
-const park = "UPDATE rollbackd_outbox SET reason = ?, failed_at = COALESCE(failed_at, UTC_TIMESTAMP(6)), " +
+const park = "UPDATE " + byKey + " SET reason = ?, failed_at = COALESCE(failed_at, UTC_TIMESTAMP(6)), " +
 	"parked_at = UTC_TIMESTAMP(6), next_at = '9999-12-31'"
 
 // reasonOf cuts a reason to what its column holds.
@@ -103,7 +103,7 @@ func (r *Relay) changeOnce(ctx context.Context, c claim, rows []row, what string
 	where, keys := keysOf(rows)
 	free, err := mysqldb.List(ctx, tx, func(rows *sql.Rows) (one row, err error) {
 		return one, rows.Scan(&one.tag, &one.key)
-	}, "SELECT msg_tag, msg_key FROM rollbackd_outbox WHERE "+where+" AND owner = ? FOR UPDATE SKIP LOCKED",
+	}, "SELECT msg_tag, msg_key FROM "+byKey+" WHERE "+where+" AND owner = ? FOR UPDATE SKIP LOCKED",
 		append(keys, c.owner)...)
 	if err != nil || len(free) == 0 {
 		return err

@@ -1,0 +1,172 @@
+package outbox_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// standing puts one row of each kind, as relays leave them, and returns the rows.
+func (w *world) standing() outbox.Rows {
+	w.Helper()
+	var all []outbox.Message
+	for _, key := range []string{"parked", "refused", "due", "in hand", "in hand again", "stale"} {
+		all = append(all, outbox.Message{Tag: "t", Key: key, Body: []byte("{}")})
+	}
+	w.must(w.put(append(all, outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
+		outbox.Message{Tag: "u", Key: "parked", Body: []byte("other"), ContentType: "text/plain",
+			Headers: map[string]any{"a": 1}})...))
+	for key, set := range map[string]string{
+		"parked": "owner = 'x', tries = 9, failed_at = '2020-01-01', parked_at = '2020-01-02', reason = 'nobody', " +
+			"next_at = '9999-12-31'",
+		"refused": "owner = 'x', tries = 2, failed_at = UTC_TIMESTAMP(6), reason = 'no', next_at = next_at + " +
+			"INTERVAL 1 MINUTE",
+		"in hand":       "owner = 'x', next_at = next_at + INTERVAL 30 SECOND",
+		"in hand again": "owner = 'x', tries = 1, failed_at = UTC_TIMESTAMP(6), next_at = next_at + INTERVAL 30 SECOND",
+		"stale":         "owner = 'x', due_at = due_at - INTERVAL 1 HOUR, next_at = due_at",
+	} {
+		_, err := w.db.ExecContext(w.Context(), "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key)
+		w.must(err)
+	}
+	return outbox.Rows{DB: w.db}
+}
+
+// keys are those of all rows that a filter chooses, read in pages of two.
+func (w *world) keys(r outbox.Rows, f outbox.Filter) (keys []string) {
+	w.Helper()
+	for after := ""; ; {
+		page, next, err := r.List(w.Context(), f, after, 2)
+		w.must(err)
+		for _, one := range page {
+			keys = append(keys, one.Tag+"/"+one.Key)
+		}
+		if after = next; after == "" {
+			slices.Sort(keys)
+			return keys
+		}
+	}
+}
+
+func (w *world) same(what string, got, want any) {
+	w.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		w.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func TestAPersonSeesEveryRowByItsState(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	parked := []string{"t/parked", "u/parked"}
+	for _, c := range []struct {
+		f    outbox.Filter
+		want []string
+	}{
+		{outbox.Filter{}, []string{"t/due", "t/in hand", "t/in hand again", "t/parked", "t/refused", "t/stale", "t/waiting",
+			"u/parked"}},
+		{outbox.Filter{State: outbox.Parked}, parked},
+		{outbox.Filter{State: outbox.Waiting}, []string{"t/waiting"}},
+		{outbox.Filter{State: outbox.Due}, []string{"t/due", "t/in hand", "t/stale"}},
+		{outbox.Filter{State: outbox.Refused}, []string{"t/in hand again", "t/refused"}},
+		{outbox.Filter{Tag: "u"}, []string{"u/parked"}},
+		{outbox.Filter{Keys: []string{"parked", "none"}}, parked},
+		{outbox.Filter{Until: time.Date(2020, 1, 3, 0, 0, 0, 0, time.UTC)}, parked},
+		{outbox.Filter{Since: time.Date(2020, 1, 3, 0, 0, 0, 0, time.UTC), State: outbox.Parked}, nil},
+	} {
+		w.same(fmt.Sprintf("%+v", c.f), w.keys(r, c.f), c.want)
+	}
+	all, err := r.Show(t.Context(), "", "parked")
+	w.must(err)
+	one := all[1]
+	if string(one.Body) != "other" || one.Size != 5 || one.ContentType != "text/plain" ||
+		string(one.Headers) != `{"a":1}` || one.Reason != "nobody" ||
+		one.Tries != 9 || one.Owner != "x" || !one.NextAt.IsZero() || one.PutAt.IsZero() {
+		t.Errorf("it is shown as %+v", one)
+	}
+	s, err := r.Survey(t.Context())
+	w.must(err)
+	if s.Waiting != 1 || s.Due != 3 || s.Refused != 2 || s.Parked != 2 || s.More ||
+		s.Lag.Round(time.Minute) != time.Hour || s.OldestParked.Year() != 2020 {
+		t.Errorf("the survey says %+v", s)
+	}
+	if _, _, err := r.List(t.Context(), outbox.Filter{}, "nonsense", 2); !errors.Is(err, outbox.ErrCursor) {
+		t.Errorf("a cursor that is none: %v", err)
+	}
+}
+
+func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	dry, err := r.Retry(t.Context(), outbox.Filter{}, outbox.Change{DryRun: true})
+	w.must(err)
+	done, err := r.Retry(t.Context(), outbox.Filter{}, outbox.Change{})
+	w.must(err)
+	if done.Changed != 3 || done.Left != 1 || dry.Changed != 3 || dry.Left != 1 {
+		t.Errorf("retried %+v, announced %+v", done, dry)
+	}
+	w.same("still parked", w.keys(r, outbox.Filter{State: outbox.Parked}), []string{})
+	all, err := r.Show(t.Context(), "t", "parked")
+	w.must(err)
+	if one := all[0]; one.Owner != "x" || one.Tries != 0 || one.State != outbox.Due || one.Reason != "" ||
+		one.NextAt.After(time.Now().Add(time.Minute)) {
+		t.Errorf("retried, the row is %+v", one)
+	}
+	if w.cancel("t", "parked") {
+		t.Error("what was sent, perhaps, can be cancelled in time after a retry")
+	}
+}
+
+func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	tx, err := w.db.BeginTx(t.Context(), nil)
+	w.must(err)
+	defer func() { _ = tx.Rollback() }()
+	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
+	done, err := r.Drop(t.Context(), outbox.Filter{}, outbox.Change{})
+	w.must(err)
+	if done.Changed != 1 || done.Left != 1 || len(done.Rows) != 1 || done.Rows[0].Reason != "nobody" {
+		t.Errorf("dropped %+v", done)
+	}
+	w.must(tx.Rollback())
+	seen := 0
+	done, err = r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true, Progress: func(n int) { seen = n }})
+	w.must(err)
+	w.same("by force", []int{done.Changed, done.Left, seen}, []int{5, 2, 7})
+	w.same("left", w.keys(r, outbox.Filter{}), []string{"t/in hand", "t/in hand again"})
+}
+
+func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
+	w := newWorld(t)
+	var all []outbox.Message
+	for i := range 1050 {
+		all = append(all, outbox.Message{Tag: "t", Key: fmt.Sprint(i), Body: []byte("{}")})
+	}
+	w.must(w.put(all...))
+	r := outbox.Rows{DB: w.db}
+	done, err := r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true})
+	w.must(err)
+	w.same("dropped, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})
+}
+
+func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
+	t.Parallel()
+	g, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := g.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := (outbox.Rows{DB: db}).Survey(t.Context()); !errors.Is(err, outbox.ErrNoTable) {
+		t.Errorf("a survey of no outbox: %v", err)
+	}
+}
