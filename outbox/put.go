@@ -128,7 +128,7 @@ func insert(ctx context.Context, tx Tx, rows []row) error {
 	if !isConflict(err) {
 		return err
 	}
-	return fmt.Errorf("%s: %w", conflicting(ctx, tx, rows), ErrConflict)
+	return fmt.Errorf("%s: %w", conflicting(ctx, tx, rows, err), ErrConflict)
 }
 
 func isConflict(err error) bool {
@@ -136,11 +136,16 @@ func isConflict(err error) bool {
 	return ok && server.Number == outOfRange
 }
 
-// conflicting names the message whose body differs from what waits, by looking at one after the other.
-func conflicting(ctx context.Context, tx Tx, rows []row) string {
+// conflicting names the message whose body differs from what waits, by looking at one after the other. A handler's
+// transaction takes no statement after the first that failed, and answers with what that one said.
+func conflicting(ctx context.Context, tx Tx, rows []row, said error) string {
+	first, _ := errors.AsType[*mysql.MySQLError](said)
 	for _, r := range rows {
 		_, err := tx.ExecContext(ctx, "UPDATE rollbackd_outbox SET tries = tries + EXP(1000 * (body <> ?)) - 1 "+
 			"WHERE msg_tag = ? AND msg_key = ?", r.body, r.tag, r.key)
+		if again, _ := errors.AsType[*mysql.MySQLError](err); again == first && len(rows) > 1 {
+			break
+		}
 		if isConflict(err) {
 			return fmt.Sprintf("%s/%q", r.tag, r.key)
 		}

@@ -13,6 +13,9 @@ import (
 // MigrationSet is the name under which the versions of [Migrations] are counted in a schema. It never changes.
 const MigrationSet = "outbox"
 
+// Table is the outbox, in whatever schema.
+const Table = "rollbackd_outbox"
+
 //go:embed migrations
 var migrationFiles embed.FS
 

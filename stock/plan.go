@@ -165,6 +165,19 @@ func (p *plan) decideOrder(i, at int) error {
 	return nil
 }
 
+// tell tells of the moves. Those of a request stand one after the other.
+func (p *plan) tell(released func(request int, items []Item)) {
+	for rest := p.moves; len(rest) > 0; {
+		var items []Item
+		request := rest[0].request
+		for len(rest) > 0 && rest[0].request == request {
+			items, rest = append(items, Item{SKU: rest[0].sku, Quantity: rest[0].quantity}), rest[1:]
+		}
+		sortItems(items)
+		released(request, items)
+	}
+}
+
 func (p *plan) missing(i int, it Item) error {
 	if p.empty == Refuse {
 		p.refusals = append(p.refusals, refusal{request: i, sku: it.SKU, quantity: it.Quantity})

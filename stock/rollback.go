@@ -42,6 +42,9 @@ func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) e
 	if err := s.restock(ctx, p); err != nil {
 		return err
 	}
+	if o.Released != nil {
+		p.tell(o.Released)
+	}
 	if blame != nil {
 		return &BatchError{Requests: p.blame, OthersReleased: true}
 	}

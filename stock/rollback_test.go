@@ -204,7 +204,7 @@ func manyItems(n int) []stock.Item {
 }
 
 // Whoever asks for it gets what can take effect although others cannot, as far as that is known before anything is
-// written.
+// written, and is told what was released.
 func TestRollbackReleasesTheOthers(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	// each case has two orders that can be rolled back, and one whose goods have no stock row
@@ -247,6 +247,10 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 			}
 			// when they are rolled back beside others, and the transaction is committed if it may be
 			var err error
+			told := map[string][]stock.Item{}
+			test.options.Released = func(request int, items []stock.Item) {
+				told[test.requests[request].OrderSN] = append(told[test.requests[request].OrderSN], items...)
+			}
 			committed := w.tx(func(tx *gorm.DB) error {
 				err = stock.Rollback(t.Context(), tx, test.requests, test.options)
 				if batch, ok := errors.AsType[*stock.BatchError](err); ok && batch.OthersReleased {
@@ -263,6 +267,9 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 				if batch, _ := errors.AsType[*stock.BatchError](err); batch.OthersReleased != test.others {
 					t.Errorf("others released: %v, want %v", batch.OthersReleased, test.others)
 				}
+			}
+			if got := told[order("good")]; slices.Equal(got, []stock.Item{item(1, 1), item(2, 2)}) != test.released {
+				t.Errorf("told of what was released: %v", told)
 			}
 			want := "1×1 reserved, 2×2 reserved"
 			if test.released {

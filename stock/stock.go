@@ -51,6 +51,9 @@ type Options struct {
 	// Others releases what the requests name that can take effect although others cannot, where that is known before
 	// anything was written: see [BatchError].
 	Others bool
+	// Released, if set, is told what a Rollback has released once all of it is written: each request, by its index, that
+	// released something, with its items in order of sku. It holds when the caller commits.
+	Released func(request int, items []Item)
 }
 
 // status of a reservation row, as stored.

@@ -32,6 +32,8 @@ func (c *Config) checkTogether() {
 		"RETRY_DELAYS together (%s), else a success row goes before its last copy", shortDuration(retries))
 	need("SQL_FILE", "HANDLER", c.Handler == HandlerSQL && c.SQLFile == "", "is needed by HANDLER=sql: the file with the "+
 		"statements")
+	need("EMIT", "HANDLER", c.Emit != "" && c.Handler != HandlerStock, "is an event of HANDLER=stock; another handler "+
+		"puts its events into the outbox itself")
 	need("HTTP_TARGET", "HANDLER", calls && c.HTTPTarget == "", "is needed by HANDLER=http: the URL of the service")
 	need("HTTP_TIMEOUT", "HANDLER HANDLER_TIMEOUT", calls && c.HTTPTimeout > c.HandlerTimeout, "must be at most "+
 		"HANDLER_TIMEOUT (%s)", timeout)

@@ -25,6 +25,8 @@ const (
 	EmptyRollbackRetry  = "retry"  // a rollback without its reservation is an ordinary failure
 	EmptyRollbackRefuse = "refuse" // it is remembered, and refuses the late reservation
 
+	EmitStockReleased = "stock.released" // the event of the built-in handler
+
 	LogFormatAuto = "auto" // text on a terminal, else json
 	LogFormatText = "text"
 	LogFormatJSON = "json"
@@ -56,6 +58,8 @@ type Config struct {
 	HTTPTLSCAFile, HTTPTLSCertFile, HTTPTLSKeyFile string
 	// EmptyRollback says what a rollback without its reservation is: retry or refuse.
 	EmptyRollback string
+	// Emit is the event that the built-in handler puts into the outbox; empty: none.
+	Emit string
 
 	// HTTPAddr is where health, metrics and pages answer, host:port (port 0 takes a free one); empty when "off".
 	HTTPAddr string

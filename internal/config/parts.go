@@ -8,15 +8,19 @@ import (
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
 // Migrations are the tables that this configuration needs: those of the consumer log, of the built-in handler,
-// and of a lock that is in MySQL.
+// of what it emits, and of a lock that is in MySQL.
 func (c Config) Migrations() dedup.MigrateOptions {
 	o := dedup.MigrateOptions{Table: c.LogTable}
 	if c.Handler == HandlerStock {
 		o.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}}
+	}
+	if c.Emit != "" {
+		o.Extra = append(o.Extra, outbox.Sets().Extra...)
 	}
 	if c.Lock == lock.KindMySQL {
 		o.Extra = append(o.Extra, dedup.MigrationSet{Name: lockers.MigrationSet, Files: lockers.Migrations()})
@@ -26,7 +30,9 @@ func (c Config) Migrations() dedup.MigrateOptions {
 
 // OwnTables are the tables that rollbackd has in the schema of ROLLBACKD_MYSQL_DSN, those of a lock there too, and
 // without those of the stock, which are the built-in handler's.
-func (c Config) OwnTables() []string { return append(dedup.Tables(c.LogTable), lockers.MySQLTable) }
+func (c Config) OwnTables() []string {
+	return append(dedup.Tables(c.LogTable), lockers.MySQLTable, outbox.Table)
+}
 
 // LockServers are those of the lock, for connections with this name; engine and pages ask for logins anew besides.
 func (c Config) LockServers(name string) lockers.Servers {

@@ -170,6 +170,9 @@ func naming(c *Config) []Variable {
 		row("EMPTY_ROLLBACK", words(EmptyRollbackRetry, EmptyRollbackRefuse), &c.EmptyRollback, "a rollback without its "+
 			"reservation: an ordinary failure that is retried, or remembered so that the late reservation is refused, with a "+
 			"message without items any of its order").byDefault(EmptyRollbackRetry).example(EmptyRollbackRefuse),
+		row("EMIT", choice([]string{EmitStockReleased, offWord}, []string{EmitStockReleased, ""}), &c.Emit, "with "+
+			"HANDLER=stock: the event that is put into the outbox for each message that gives something back, see "+
+			"docs/handlers.md").byDefault(offWord).example(EmitStockReleased),
 	}
 }
 

@@ -54,7 +54,7 @@ func openStock(_ context.Context, o Options) (consumer.Handler, Check, error) {
 	if o.EmptyRollback == config.EmptyRollbackRefuse {
 		empty = stock.Refuse
 	}
-	return stockhandler.New(stock.Options{Empty: empty}), nil, nil
+	return stockhandler.New(stock.Options{Empty: empty}, o.Emit != ""), nil, nil
 }
 
 func openSQL(_ context.Context, o Options) (consumer.Handler, Check, error) {

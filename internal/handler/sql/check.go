@@ -153,7 +153,7 @@ func (f *File) checkTables(ctx context.Context, on mysqldb.Queryer) (refused []*
 		if s.writes() {
 			look.ours = f.ours
 		}
-		why, err := look.at(look.own, s.tokens)
+		why, err := look.at(look.own, s.besidesOutbox())
 		if err != nil {
 			return nil, err
 		}
@@ -217,6 +217,9 @@ func (l *tableLook) at(schema string, tokens []token) (why string, err error) {
 
 func (l *tableLook) table(n named, kind, transactions, engine string) (why string, err error) {
 	switch {
+	case n.schema == l.own && containsFold(l.ours, n.name) && strings.EqualFold(n.name, outboxTable):
+		return fmt.Sprintf("the table %s is rollbackd's own, and a statement may do no more than INSERT INTO %s (…), with "+
+			"columns of %s", outboxTable, outboxTable, strings.Join(outboxColumns, ", ")), nil
 	case n.schema == l.own && containsFold(l.ours, n.name):
 		return fmt.Sprintf("the table %s is rollbackd's own, and says which messages have had their effect: a statement "+
 			"that writes may not name it (if a column is meant that has this name too: it needs another)", n.name), nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Given tables of every kind, when a file is checked, then what cannot run or cannot be rolled back is refused at its
@@ -154,6 +155,45 @@ CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM log WHERE 
 		got := errorText(f.Check(t.Context(), w.pool))
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// The outbox is the one table of ours that a file may write: messages may be put in, and nothing else is done to it.
+func TestCheckLetsAFilePutMessagesIntoTheOutboxAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE goods (id INT PRIMARY KEY, n INT) ENGINE=InnoDB;
+CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB`)
+	if err := outbox.Migrate(t.Context(), w.db); err != nil {
+		t.Fatal(err)
+	}
+	w.exec("CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM rollbackd_outbox")
+	const put = "INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('t', :k, '{}')"
+	for text, good := range map[string]bool{
+		put: true,
+		"INSERT IGNORE INTO `rollbackd_outbox` (msg_tag, `msg_key`, body) SELECT 't', id, n FROM goods WHERE n = :n": true,
+		"INSERT INTO " + w.show("SELECT DATABASE()") + ".rollbackd_outbox (msg_tag, msg_key, body, content_type, headers, " +
+			"exchange, routing_key, due_at) VALUES ('t', :k, '{}', 'text/plain', '{}', '', 'q', NOW() + INTERVAL 1 DAY)": true,
+		"SELECT reason FROM rollbackd_outbox WHERE msg_key = :k":                                           true,
+		put + "; UPDATE rollbackd_outbox SET owner = NULL WHERE msg_key = :k":                              false,
+		put + "; DELETE FROM rollbackd_outbox WHERE msg_key = :k":                                          false,
+		put + "; INSERT INTO watched VALUES (:k)":                                                          false,
+		put + " ON DUPLICATE KEY UPDATE body = VALUES(body)":                                               false,
+		"REPLACE INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('t', :k, '{}')":                    false,
+		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, owner) VALUES ('t', :k, '{}', 'x')":         false,
+		"INSERT INTO rollbackd_outbox SET msg_tag = 't', msg_key = :k, body = '{}'":                        false,
+		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) SELECT 't', :k, body FROM rollbackd_outbox": false,
+		"INSERT INTO goods (id) SELECT 1 FROM rollbackd_outbox WHERE msg_key = :k":                         false,
+	} {
+		f, err := Parse("f.sql", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.ours = []string{"log", outboxTable}
+		got := errorText(f.Check(t.Context(), w.pool))
+		if good && got != "" || !good && !strings.Contains(got, "no more than INSERT INTO rollbackd_outbox (…)") {
+			t.Errorf("%s: %q", text, got)
 		}
 	}
 }

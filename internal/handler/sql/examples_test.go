@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Given the tables of an example, when its message is handled, then its effect is there; when another message that must
@@ -62,11 +63,23 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			after:  "BER cup 1 0\nBER mug 13 0\nC-9 1 1 1\nC-9 2 2 1\nC-9 3 2 1\nHAM mug 2 0", again: "done",
 			other: `{"order_id":"nobody"}`, refused: "nothing is reserved yet",
 		},
+		{
+			name: "event",
+			look: "SELECT order_sn, status, '', '' FROM tb_order UNION ALL SELECT goods_id, amount, '', '' FROM tb_stock " +
+				"UNION ALL SELECT msg_tag, msg_key, body, routing_key FROM rollbackd_outbox ORDER BY 1",
+			before: "1001 5  \n20261121-0001 cancelling  \n20261121-0002 cancelled  ",
+			after: "1001 7  \n20261121-0001 cancelled  \n20261121-0002 cancelled  \n" +
+				`goods.back 20261121-0001 {"order_sn": "20261121-0001", "by": "key-0"} goods.back`, again: "done",
+			other: `{"order_sn":"20261121-0002","items":[{"sku_id":9,"quantity":1}]}`,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, example(t, test.name, "tables.sql"))
+			if err := outbox.Migrate(t.Context(), w.db); err != nil {
+				t.Fatal(err)
+			}
 			h := New(w.parse(example(t, test.name, "handler.sql")))
 			w.want("at first", test.look, test.before)
 			message := messages(example(t, test.name, "message.json"))[0]

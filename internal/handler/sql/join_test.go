@@ -86,6 +86,8 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id AND free = :f" + e, false},
 		{"UPDATE places SET free = free + :n WHERE id = :h AND id = :id" + e, false},
 		{"INSERT INTO goods (id, code) VALUES (:id, -1)", true},
+		{"INSERT INTO goods (id, code) VALUES (:id, JSON_OBJECT('id', :id, 'of', CONCAT('a', :n)))", true},
+		{"INSERT INTO goods (id, code) VALUES (:id, CONCAT('a', UUID()))", false},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e + "UPDATE other SET amount = 1 WHERE id = :id" + e, true},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id", false}, // any number of rows
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id; -- expect 0 or 1, else retry", false},

@@ -10,7 +10,7 @@ import (
 // shape is a statement of a form whose runs for many messages can be joined into one statement with the same meaning:
 //
 //	UPDATE t SET a = a + :n, b = 'x' WHERE k = :k AND c = 'y'
-//	INSERT INTO t (a, b) VALUES (:a, 'x')
+//	INSERT INTO t (a, b) VALUES (:a, 'x'), also with JSON_OBJECT or CONCAT of such values
 //
 // The first needs a unique index on k, or on all columns that are compared with parameters, integers in a, and more:
 // see learn. Everything else runs message by message.
@@ -243,11 +243,20 @@ func (r *reader) insert(sh *shape) {
 	r.word("VALUES")
 	sh.head = r.cut()
 	r.mark("(")
-	r.list(",", func() {
-		if !r.try(r.peek().isParam()) {
-			r.constant()
-		}
-	})
+	r.list(",", r.value)
 	r.mark(")")
 	sh.values = r.cut()
+}
+
+// value takes a parameter, a constant, or what is made of these and of nothing else.
+func (r *reader) value() {
+	switch {
+	case r.try(r.peek().isParam()):
+	case r.try(r.has("JSON_OBJECT", "CONCAT")):
+		r.mark("(")
+		r.list(",", r.value)
+		r.mark(")")
+	default:
+		r.constant()
+	}
 }

@@ -14,12 +14,18 @@ import (
 )
 
 // handler is a [consumer.Handler] and [consumer.Validator].
-type handler struct{ options stock.Options }
+type handler struct {
+	options stock.Options
+	run     func(context.Context, *gorm.DB, []stock.Request, stock.Options) error
+}
 
-// New makes the handler.
-func New(o stock.Options) consumer.Handler {
+// New makes the handler. With emit each message that gives something back has an [EventReleased] in the outbox.
+func New(o stock.Options, emit bool) consumer.Handler {
 	o.Others = true
-	return &handler{o}
+	if emit {
+		return &handler{o, rollback}
+	}
+	return &handler{o, stock.Rollback}
 }
 
 // Validate decodes the body once, for Handle.
@@ -39,7 +45,7 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 	for i := range msgs {
 		requests[i] = msgs[i].Value.(stock.Request) // Validate left it: the engine hands on nothing that it refused
 	}
-	err := stock.Rollback(ctx, tx, requests, h.options)
+	err := h.run(ctx, tx, requests, h.options)
 	if errors.Is(err, stock.ErrChanged) {
 		return consumer.Contention(err)
 	}

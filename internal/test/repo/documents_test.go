@@ -31,9 +31,11 @@ func TestThePagesShowTheExamples(t *testing.T) {
 	}
 }
 
-func TestHandlersPageShowsTheExampleThatIsTested(t *testing.T) {
-	const example = "deploy/examples/sql/order-state/handler.sql"
-	generated(t, "docs/handlers.md", "<!-- example: "+example+" -->\n```sql\n", "```", read(t, example))
+func TestHandlersPageShowsTheExamplesThatAreTested(t *testing.T) {
+	for _, name := range []string{"order-state", "event"} {
+		example := "deploy/examples/sql/" + name + "/handler.sql"
+		generated(t, "docs/handlers.md", "<!-- example: "+example+" -->\n```sql\n", "```", read(t, example))
+	}
 }
 
 func TestAdoptingPageShowsTheScriptThatIsTested(t *testing.T) {

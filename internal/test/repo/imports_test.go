@@ -63,10 +63,10 @@ var arrows = []arrow{
 		"internal/strictjson"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
 	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/limits", "internal/lockers",
-		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "lock", "stock"},
+		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "lock", "outbox", "stock"},
 		"it makes one plain Config for each package, whatever page or command asks for it; packages that imported it would " +
 			"force environment variables on library users"},
-	{"internal/handler/stock", []string{"consumer", "internal/strictjson", "stock"},
+	{"internal/handler/stock", []string{"consumer", "internal/strictjson", "outbox", "stock"},
 		"it is the only package between the domain and the engine, so that neither comes to know the other"},
 	{"internal/handler/sql", []string{"consumer", "internal/mysqldb", "internal/strictjson"},
 		"it knows the transaction that it is given and the message; what a setting or a queue is called it must not know"},

@@ -1,0 +1,138 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
+)
+
+// eventOf is the event of a message.
+func eventOf(m consumer.Message) outbox.Message {
+	return outbox.Message{Tag: "shelf.filled", Key: m.Key, Body: m.Body, RoutingKey: "shelf.filled"}
+}
+
+// withOutbox makes the outbox, and a handler that writes the effects of all, puts their events in, and only then blames
+// those that are rejected.
+func (w *world) withOutbox() {
+	w.t.Helper()
+	ok(w.t, outbox.Migrate(w.t.Context(), w.open(stack.ForMigrations(w.t, w.direct))))
+	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
+		events := make([]outbox.Message, len(msgs))
+		for i, m := range msgs {
+			events[i] = eventOf(m)
+		}
+		if err := outbox.Put(tx.Statement.Context, consumer.SQL(tx), events...); err != nil {
+			return err
+		}
+		return blaming(msgs, w.judge)
+	})
+}
+
+// sent lets a relay send what is in the outbox, and returns how often each event came to a queue.
+func (w *world) sent() map[string]int {
+	w.t.Helper()
+	queue := w.broker.Name("events")
+	w.broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
+	w.broker.Bind(queue, "shelf.filled", w.cfg.Exchange)
+	r := must(relay.New(relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.cfg.Exchange}))(w.t)
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	w.eventually("the outbox is empty", func() bool { return w.number("SELECT COUNT(*) FROM rollbackd_outbox") == 0 })
+	stop()
+	ok(w.t, <-ended)
+	came := map[string]int{}
+	poll.Until(w.t, "nothing is left in the queue", func() bool {
+		d, more := w.broker.Get(queue)
+		if more {
+			came[d.MessageId]++
+		}
+		return !more
+	})
+	return came
+}
+
+// Given messages that are applied in each of the four ways, all in one batch and beside some that are blamed again and
+// again after they have put their events in, then each that has had its effect has one event, and no other has any.
+func TestAnEventIsCommittedWithItsEffectWhicheverWayTheMessageIsApplied(t *testing.T) {
+	w := newWorld(t)
+	fresh, before := keys("fresh", 8), keys("failed-before", 6)
+	taken, replayed, bad := keys("taken-over", 4), keys("replayed", 3), keys("hopeless", 3)
+	all := append(append(append(append(fresh, before...), taken...), replayed...), bad...)
+	w.oneBatch(len(all))
+	w.withOutbox()
+	w.flaky(before...)
+	w.failing(bad...)
+	var mended atomic.Bool
+	for _, k := range replayed {
+		w.rejecting(k, func() error {
+			if mended.Load() {
+				return nil
+			}
+			return consumer.Permanent(errors.New("already shipped"))
+		})
+	}
+	w.crashed(1, taken...)
+	w.startWith(all...)
+	w.ended(dedup.Dead, replayed...)
+	mended.Store(true)
+	cfg := w.cfg
+	cfg.AMQPURLs = []string{w.broker.URL}
+	letters := must(cfg.Letters(w.open(w.direct)))(t)
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: replayed}, deadletter.ReplayOptions{By: "tester"})
+	if err != nil || res.Replayed != len(replayed) {
+		t.Fatalf("the replay: %+v, %v", res, err)
+	}
+	w.ended(dedup.Dead, bad...)
+	w.quiet()
+	w.applied(without(all, bad...)...)
+	w.want("events", w.sent(), once(without(all, bad...)...))
+}
+
+// Given an engine that dies with the effects and events of a batch written, before its COMMIT or behind it, when two
+// others get all of it twice, then there is one event for each effect.
+func TestAnEventIsNeitherLostNorDoubledByACrash(t *testing.T) {
+	each(t, named(consumer.PointEffect, consumer.PointCommitted), func(t *testing.T, w *world, at consumer.Point) {
+		w.withOutbox()
+		all := keys("order", 60)
+		w.flaky(all[:10]...)
+		w.publish("{}", all...)
+		w.publish("{}", all...)
+		w.crashAt(at)
+		w.start()
+		w.start()
+		w.ended(dedup.Success, all...)
+		w.quiet()
+		w.applied(all...)
+		w.want("events", w.sent(), once(all...))
+	})
+}
+
+// An event that waits already with another body is a failed attempt of its message alone, and no trouble of the
+// database's, although it is a server's error and ends the transaction for all.
+func TestAnEventInConflictIsAFailedAttemptOfItsMessageAlone(t *testing.T) {
+	w := newWorld(t)
+	w.withOutbox()
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, routing_key) " +
+		"VALUES ('shelf.filled', 'order-0007', 'another', 'shelf.filled')")
+	all := keys("order", 20)
+	w.judged(all, map[string]int{"applied": 19, "retried": 2, "dead_lettered": 1}, all[7])
+	w.wantRow(all[7], wanted{Reason: dedup.ReasonExhausted, Attempts: w.cfg.MaxAttempts,
+		Says: `shelf.filled/"order-0007": ` + outbox.ErrConflict.Error()})
+	if log := w.logs.String(); strings.Contains(log, "database") {
+		t.Errorf("the database is said to be in trouble:\n%s", log)
+	}
+	w.want("events", w.sent(), once(all...)) // with the one that waited
+}

@@ -1,0 +1,10 @@
+CREATE TABLE tb_order (
+  order_sn VARCHAR(64) NOT NULL PRIMARY KEY,
+  status   VARCHAR(20) NOT NULL
+) ENGINE=InnoDB;
+CREATE TABLE tb_stock (
+  goods_id BIGINT NOT NULL PRIMARY KEY,
+  amount   INT UNSIGNED NOT NULL
+) ENGINE=InnoDB;
+INSERT INTO tb_order VALUES ('20261121-0001', 'cancelling'), ('20261121-0002', 'cancelled');
+INSERT INTO tb_stock VALUES (1001, 5);

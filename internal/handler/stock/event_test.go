@@ -1,0 +1,46 @@
+package stock
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The event is as its document shows it, and a rollback that gives back the same, should it come to that queue.
+func TestTheEventIsAsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/events/stock.released.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct{ Examples []json.RawMessage }
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	event := released{"20261121-0001", []quantityOf{{1001, 2}}, identity{"order.cancelled", "20261121-0001"}}
+	body, err := json.Marshal(event)
+	if err != nil || string(body) != string(schema.Examples[0]) {
+		t.Errorf("the body is\n%s (%v)\nthe document's example is\n%s", body, err, schema.Examples[0])
+	}
+	if r, err := decode(body); err != nil || r.OrderSN != event.OrderSN || len(r.Items) != 1 || r.Items[0].Quantity != 2 {
+		t.Errorf("as a rollback it is %+v, %v", r, err)
+	}
+}
+
+func TestEveryMessageHasAnEventKeyOfItsOwn(t *testing.T) {
+	long := strings.Repeat("k", maxEventKey)
+	seen := map[string]string{}
+	for _, m := range [][2]string{
+		{"t", "k"}, {"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {"a", "b%2Fc"}, {"t", long}, {"t", long[1:] + "l"},
+		{"é", "é"},
+	} {
+		key, name := eventKey(m[0], m[1]), m[0]+" and "+m[1]
+		if other, taken := seen[key]; taken || len(key) > maxEventKey || key != eventKey(m[0], m[1]) {
+			t.Errorf("%s has the key %q of %d bytes, as has %q", name, key, len(key), other)
+		}
+		seen[key] = name
+	}
+	if got := eventKey("order.cancelled", "20261121-0001"); got != "order.cancelled/20261121-0001" {
+		t.Errorf("a short one is %q", got)
+	}
+}
