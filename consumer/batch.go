@@ -66,7 +66,8 @@ func (it *item) message() Message     { return it.msg }
 func (it *item) claimed() dedup.Claim { return *it.claim }
 
 func (it *item) entry() dedup.Entry {
-	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
+	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID,
+		Came: wire.ReadSending(it.delivery.Headers).String()}
 }
 
 // runsByItself reports whether a process has died with it, or is to be thought to have: then it is attempted while this

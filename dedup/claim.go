@@ -38,6 +38,9 @@ func (l *Log) ClaimAll(ctx context.Context, all []Claiming, owner string) (claim
 		c.to.Attempts++
 		c.to.Owner = owner
 		c.entry, c.silent = a.Entry, a.From.PutOff()
+		if a.From.Status == Absent && a.Entry.Came != "" {
+			c.remark = set(a.Entry.Came)
+		}
 		c.reason = set(Reason("")) // one noted by Exhaust is void when MAX_ATTEMPTS was raised since
 		return c, nil
 	})

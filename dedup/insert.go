@@ -31,15 +31,16 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	if err != nil {
 		return err
 	}
-	args := make([]any, 0, 5*min(len(sorted), maxRows))
+	args := make([]any, 0, 6*min(len(sorted), maxRows))
 	for rest := sorted; len(rest) > 0; {
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
-		args = successArgs(args[:0], rest[:n])
+		came := slices.ContainsFunc(rest[:n], func(e *Entry) bool { return e.Came != "" })
+		args = successArgs(args[:0], rest[:n], came)
 		run := ctx
 		if n >= leastRepeated {
 			run = mysqldb.Repeated(ctx)
 		}
-		if _, err := tx.ExecContext(run, l.successText(n), args...); err != nil {
+		if _, err := tx.ExecContext(run, l.successText(n, came), args...); err != nil {
 			if l.exists(err) { // without IGNORE it inserts all its rows or fails
 				err = fmt.Errorf("%w: %w", ErrExists, err)
 			}
@@ -50,9 +51,9 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	return nil
 }
 
-// successArgs appends five values per row. Keys and message ids share one block of memory; group and tag, which hardly
-// ever change from row to row, share theirs.
-func successArgs(args []any, rows []*Entry) []any {
+// successArgs appends five values per row, or six where one of them says how it came. Keys and message ids share one
+// block of memory; group and tag, which hardly ever change from row to row, share theirs.
+func successArgs(args []any, rows []*Entry, came bool) []any {
 	size := 0
 	for _, e := range rows {
 		size += len(e.Key) + len(e.MessageID)
@@ -77,14 +78,21 @@ func successArgs(args []any, rows []*Entry) []any {
 			id = block[len(block)-n:]
 		}
 		args = append(args, group, tag, name, id, bodyHash(e))
+		if came {
+			args = append(args, e.Came)
+		}
 	}
 	return args
 }
 
-func (l *Log) successText(n int) string {
-	return "INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, body_hash," +
+func (l *Log) successText(n int, came bool) string {
+	remark, value := "", ""
+	if came {
+		remark, value = " remark,", "?,"
+	}
+	return "INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, body_hash," + remark +
 		" consumer_status, consumer_times, replays, consumer_timestamp, created_at) VALUES " +
-		rowsOf("(?,?,?,?,?,1,1,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", n)
+		rowsOf("(?,?,?,?,?,"+value+"1,1,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", n)
 }
 
 // TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at
@@ -139,5 +147,5 @@ const rowOverhead = 250
 
 // keySize is the most that a row without its message takes; every byte may need a second one as escape.
 func (e *Entry) keySize() int {
-	return 2*(len(e.Group)+len(e.Tag)+len(e.Key)+len(e.MessageID)) + rowOverhead
+	return 2*(len(e.Group)+len(e.Tag)+len(e.Key)+len(e.MessageID)+len(e.Came)) + rowOverhead
 }

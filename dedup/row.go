@@ -92,6 +92,7 @@ type Entry struct {
 	MessageID  string
 	Body       []byte // nil in the fast path, which stores none
 	Properties []byte // AMQP properties and headers as JSON
+	Came       string // how it came, for the remark of a row that has no other; "": nothing is told
 }
 
 // Claim is the right to one attempt. It ends with Success, Fail, Unclaim or Dead, or when the lease is over and

@@ -15,13 +15,14 @@ import (
 	"github.com/rollbackd/rollbackd/internal/cli/dlq"
 	"github.com/rollbackd/rollbackd/internal/cli/log"
 	"github.com/rollbackd/rollbackd/internal/cli/messages"
+	"github.com/rollbackd/rollbackd/internal/cli/outbox"
 	"github.com/rollbackd/rollbackd/internal/cli/service"
 	"github.com/rollbackd/rollbackd/internal/cli/setup"
 )
 
 // commands is the table of the program's commands, which each folder below this one has a part of.
 func commands() []command.Command {
-	return slices.Concat(service.Commands, setup.Commands, messages.Commands, dlq.Commands, log.Commands,
+	return slices.Concat(service.Commands, setup.Commands, messages.Commands, dlq.Commands, outbox.Commands, log.Commands,
 		[]command.Command{versionCommand}, manCommands)
 }
 

@@ -38,6 +38,9 @@ const (
 	// for.
 	KindCompensate Kind = "compensate"
 	KindPrune      Kind = "prune"
+	// KindOutboxRetry has messages of the outbox sent that wait for a person, KindOutboxDrop deletes them.
+	KindOutboxRetry Kind = "outbox_retry"
+	KindOutboxDrop  Kind = "outbox_drop"
 	// KindRefused is what a person asked for and may not do.
 	KindRefused Kind = "refused"
 )
@@ -45,7 +48,8 @@ const (
 // Kinds are those that have a name here.
 func Kinds() []Kind {
 	return []Kind{
-		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune, KindRefused,
+		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune,
+		KindOutboxRetry, KindOutboxDrop, KindRefused,
 	}
 }
 
@@ -150,9 +154,10 @@ type Result struct {
 	LeftCount int                    `json:"left_count"`
 	LeftBy    map[deadletter.Why]int `json:"left_by,omitempty"`
 	Left      []deadletter.Left      `json:"left,omitempty"`
-	// Mended are findings, Deleted rows, of an act of that kind.
+	// Mended are findings, Deleted rows, Retried messages of the outbox, of an act of that kind.
 	Mended  int `json:"mended,omitempty"`
 	Deleted int `json:"deleted,omitempty"`
+	Retried int `json:"retried,omitempty"`
 	// ByReason counts the replayed or discarded by why they were dead.
 	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
 	// Report is what the work of a [Task] came to.

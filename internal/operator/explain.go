@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/screen"
+	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -80,7 +81,12 @@ func Explain(m Message, names Names) Explanation {
 		e.Raw = hex.EncodeToString(row.Body)
 	}
 	e.Story = tell(m)
-	e.Means, e.Next = Meaning(row, names)
+	if e.Means, e.Next = Meaning(row, names); row.Status == dedup.Absent && m.Outbox != nil {
+		e.Means, e.Next = waiting(m.Outbox, names)
+	}
+	if _, told := wire.SendingOf(row.Remark); told { // which the story does
+		e.Remark = ""
+	}
 	return e
 }
 
@@ -94,7 +100,7 @@ func firstSuccess(row dedup.Row) string {
 
 // tell joins the story of a message with what its order's reservations say, oldest first.
 func tell(m Message) []Step {
-	all := []Step{}
+	all := append([]Step{}, sending(m)...)
 	applied := false
 	for _, s := range m.Events {
 		what := s.From.String() + " → " + s.To.String()

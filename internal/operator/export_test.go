@@ -21,3 +21,8 @@ func (d *Operator) IssuedBefore(ctx context.Context, who Actor, age time.Duratio
 	key, now, err := d.o.Records.FormKey(ctx)
 	return d.tokenOf(key, who, now.Add(-age)), err
 }
+
+// PruneOutbox is one pass of maintenance over the outbox.
+func (d *Operator) PruneOutbox(ctx context.Context) error {
+	return (&Maintenance{d: d, MaintenanceOptions: MaintenanceOptions{Logger: d.log}}).pruneOutbox(ctx)
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -44,6 +45,8 @@ type Message struct {
 	FiledFor string
 	// Orders are what it is known to be about.
 	Orders []string
+	// Outbox is its row there, nil when there is none.
+	Outbox *outbox.Row
 }
 
 // Told is the answer to one question.
@@ -99,7 +102,7 @@ func (o Lookup) OfKey(ctx context.Context, key, tag string) (Told, error) {
 			}
 		}
 	}
-	return t, nil
+	return t, o.outboxOf(ctx, &t, tag, key)
 }
 
 // OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key

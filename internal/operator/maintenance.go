@@ -100,6 +100,7 @@ func (m *Maintenance) lead(ctx context.Context) {
 	var wg sync.WaitGroup
 	if m.d.o.Retention > 0 {
 		wg.Go(func() { m.every(ctx, "old rows of the consumer log could not be deleted", m.prune) })
+		wg.Go(func() { m.every(ctx, "old messages of the outbox could not be deleted", m.pruneOutbox) })
 	}
 	wg.Go(func() {
 		m.every(ctx, "old acts of persons, or locks that are over, could not be deleted", m.clean)

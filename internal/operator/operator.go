@@ -86,7 +86,9 @@ func New(o Options) (*Operator, error) {
 		wake: make(chan struct{}, 1),
 	}
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
-	d.tasks = map[Kind]func(context.Context, Task) (any, error){KindReconcile: d.reconcile, KindMend: d.mend}
+	d.tasks = map[Kind]func(context.Context, Task) (any, error){
+		KindReconcile: d.reconcile, KindMend: d.mend, KindOutboxRetry: d.changeOutbox, KindOutboxDrop: d.changeOutbox,
+	}
 	return d, nil
 }
 

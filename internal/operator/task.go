@@ -53,8 +53,8 @@ func reported(task func(context.Context, Task) (any, error)) Work {
 		if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
 			err = errTooLong
 		}
-		if report == nil {
-			return Result{}, err
+		if whole, ok := report.(Result); ok || report == nil {
+			return whole, err
 		}
 		text, lost := json.Marshal(report)
 		if err == nil && lost != nil {

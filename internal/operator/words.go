@@ -41,6 +41,7 @@ func (a Act) Outcome() string {
 		add(r.Discarded, "discarded")
 		add(r.Mended, "mended")
 		add(r.Deleted, "deleted")
+		add(r.Retried, "to be sent again")
 		add(r.LeftCount, "stay")
 	case a.Progress != nil:
 		add(a.Progress.Done, "done")

@@ -385,7 +385,7 @@ func (j *job) end(ctx context.Context, state State, result Result, cause error) 
 func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
 	defer cancel()
-	done := result.Replayed + result.Discarded + result.Mended + result.Deleted
+	done := result.Replayed + result.Discarded + result.Mended + result.Deleted + result.Retried
 	if j.work == workLetters && j.act.Kind.overLetters() {
 		var err error
 		if done, err = j.count(ctx, &result); err != nil {
@@ -402,7 +402,7 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	switch {
 	case j.own() && (done == 0 || !result.byRows):
 		work = workOwn
-	case done > 0:
+	case done > 0 && j.act.Kind.overLetters():
 		work = workSweep
 	}
 	if j.own() {

@@ -60,6 +60,8 @@ const (
 	HeaderDeliveryCount = "x-delivery-count"  // integer: deliveries that failed
 	headerAcquiredCount = "x-acquired-count"  // integer: all deliveries, from RabbitMQ 4.3
 	HeaderPublishedAt   = "x-published-at-ms" // integer: when it was first published, in milliseconds since 1970
+	HeaderPutAt         = "x-put-at-ms"       // integer: when an outbox got it; of a relay, as the next one
+	HeaderSentAt        = "x-sent-at-ms"      // integer: when it was sent from there, at last
 	HeaderInterceptor   = "timestamp_in_ms"   // likewise, by RabbitMQ's timestamp interceptor, on a copy too
 )
 

@@ -63,8 +63,8 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row
 		after, args = " AND next_at >= ?", append(args, written(from))
 	}
 	rows, err := tx.QueryContext(ctx, "SELECT msg_tag, msg_key, IF(LENGTH(body) > ?, NULL, body), LENGTH(body), "+
-		"content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(due_at AS CHAR), "+
-		"TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) "+
+		"content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(put_at AS CHAR), "+
+		"CAST(due_at AS CHAR), TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) "+
 		"FROM rollbackd_outbox FORCE INDEX (next_at) WHERE next_at <= UTC_TIMESTAMP(6)"+after+
 		" ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED", append(args, r.cfg.BatchSize)...)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row
 	for sum := 0; sum < r.cfg.BatchSum && rows.Next(); {
 		var w stored
 		if err := rows.Scan(&w.tag, &w.key, &w.body, &w.size, &w.contentType, &w.headers, &w.exchange, &w.routingKey,
-			&w.due, &w.late); err != nil {
+			&w.put, &w.due, &w.late); err != nil {
 			return nil, err
 		}
 		all = append(all, r.row(w))

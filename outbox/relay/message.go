@@ -21,7 +21,7 @@ type stored struct {
 	size                 int64
 	contentType, headers []byte // nil: NULL
 	exchange, routingKey *string
-	due                  sql.NullString // as a text
+	put, due             sql.NullString // as texts
 	late                 sql.NullInt64  // microseconds since then
 }
 
@@ -62,6 +62,9 @@ func (r *Relay) row(w stored) row {
 		return out
 	}
 	table := rabbit.Table{rabbit.HeaderPublishedAt: due.UnixMilli(), headerKey: m.Key}
+	if put, err := time.Parse(timeForm, w.put.String); err == nil { // else it is not told
+		table[rabbit.HeaderPutAt], table[rabbit.HeaderSentAt] = put.UnixMilli(), time.Now().UnixMilli()
+	}
 	for name, v := range headers {
 		table[name] = v
 	}

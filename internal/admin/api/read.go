@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Overview is how it stands.
@@ -24,6 +25,7 @@ type Overview struct {
 	Troubles []view.Trouble   `json:"troubles"`
 	Unmoved  Unmoved          `json:"unmoved"`
 	Letters  DeadLetters      `json:"dead_letters"`
+	Outbox   *outbox.Survey   `json:"outbox,omitempty"` // where there is one
 }
 
 // DeadLetters says how many there are.
@@ -52,6 +54,7 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 			Seen: groups.Value.Seen, More: groups.Value.More, Groups: len(groups.Value.All), Parked: groups.Value.Parked,
 			AsOf: groups.At.UTC(),
 		},
+		Outbox: v.Outbox().Value,
 	}
 	if n := hour.Now(); !n.At.IsZero() {
 		o.Now = &n

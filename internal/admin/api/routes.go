@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // routes are those that docs/openapi.json describes.
@@ -30,12 +31,16 @@ func (a *API) routes() {
 	look(a, "get-act", "/acts/{id}", soon(a.getAct))
 	look(a, "get-pause", "/pause", soon(a.getPause))
 	look(a, "get-comparison", "/reconcile", soon(a.getComparison))
+	look(a, "list-outbox", "/outbox", a.listOutbox)
+	look(a, "get-outbox-message", "/outbox/message", a.getOutboxMessage)
+	look(a, "preview-outbox", "/outbox/preview", a.previewOutbox)
 	act(a, "start-run", "/runs", http.StatusCreated, by(a.view.Start))
 	act(a, "stop-run", "/runs/{id}/stop", http.StatusOK, a.stopRun)
 	act(a, "pause", "/pause", http.StatusCreated, by(a.view.Pause))
 	act(a, "resume", "/resume", http.StatusCreated, by(a.view.Resume))
 	act(a, "compare", "/reconcile", http.StatusCreated, a.compare)
 	act(a, "mend", "/reconcile/mend", http.StatusCreated, by(a.view.Mend))
+	act(a, "change-outbox", "/outbox", http.StatusCreated, by(a.view.ChangeOutbox))
 }
 
 // answer is what a route answers with.
@@ -115,6 +120,8 @@ func (a *API) bound() {
 	mostKeys, longestKey := dedup.MaxListedKeys, dedup.MaxKey
 	filter["keys"].MaxItems, filter["keys"].Items.MaxLength = &mostKeys, &longestKey
 	filter["reasons"].Items.Enum = texts(dedup.Reasons())
+	schemas["OutboxFilter"].Properties["keys"].MaxItems = &mostKeys
+	schemas["OutboxFilter"].Properties["state"].Enum = texts(outbox.States())
 	for _, path := range document.Paths {
 		if path.Get == nil {
 			continue
@@ -123,6 +130,10 @@ func (a *API) bound() {
 			switch p.Name {
 			case "reason":
 				p.Schema.Items.Enum = texts(dedup.Reasons())
+			case "state":
+				if path.Get.OperationID != "list-acts" {
+					p.Schema.Enum = texts(outbox.States())
+				}
 			case "status":
 				p.Schema.Items.Enum = texts(dedup.Statuses())
 			}

@@ -53,8 +53,8 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	}
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), shown{
 		"Now": hour.Now(), "Charts": charts(hour, dead), "Outcomes": outcomes(hour), "Parts": parts(hour),
-		"Needs": needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil && !leader.At.IsZero() &&
-			leader.Value == ""),
+		"Needs": append(needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil &&
+			!leader.At.IsZero() && leader.Value == ""), outboxNeeds(v.Outbox().Value)...),
 		"Stuck": stuck, "Dead": dead, "Leader": leader, "Elects": elects,
 	}
 	return nil

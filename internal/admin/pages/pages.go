@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -85,6 +86,9 @@ func (p *Pages) routes() {
 	look("GET /reconcile", "reconcile", p.comparison)
 	look("GET /reconcile/finding", "finding", p.finding)
 	look("GET /pause", "pause", p.pausePage)
+	look("GET /outbox", "outbox", p.outbox)
+	look("GET /outbox/message", "outbox-message", p.outboxMessage)
+	look("GET /outbox/act", "outbox-act", p.outboxAct)
 	look("GET /", "trouble", p.nothing)
 	p.mux.Handle("GET /letters/download", p.guard.Protect(server.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
@@ -94,6 +98,7 @@ func (p *Pages) routes() {
 		"/reconcile/mend": once(p, "", mendAsked, p.view.Mend),
 		"/pause":          once(p, "", pauseAsked, p.view.Pause),
 		"/resume":         once(p, "", resumeAsked, p.view.Resume),
+		"/outbox/act":     once(p, "", outboxActAsked, p.view.ChangeOutbox),
 	} {
 		p.mux.Handle("POST "+path, p.guard.Protect(server.Act, p.act(do)))
 	}
@@ -193,6 +198,9 @@ func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make m
 	}
 	if d.Person.Right >= server.Look {
 		d.Paused = p.paused(r.Context())
+		if p.view.Outbox().Value != nil {
+			d.Nav = append(slices.Clip(nav), outboxPlace)
+		}
 	}
 	most := view.ActsTime
 	if inWhole(r.URL.Query()) {

@@ -100,6 +100,11 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 		add("ended the pause", said.Pause, "/acts/"+said.Pause)
 	case operator.KindReconcile:
 		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
+	case operator.KindOutboxRetry, operator.KindOutboxDrop:
+		var r operator.OutboxRequest
+		_ = json.Unmarshal(a.Detail, &r) // it is an object, as was seen
+		add("messages", r.String(), "/outbox")
+		add("outcome", a.Outcome(), "")
 	case operator.KindMend:
 		if a.Own {
 			return nil // what was asked for says it all

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Answer is what an error means to whoever asked, a person or a program. It is an error too, that means itself.
@@ -43,7 +44,8 @@ var answers = []struct {
 	status int
 	to     []error
 }{
-	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared, operator.ErrNoFinding}},
+	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared, operator.ErrNoFinding,
+		outbox.ErrNoTable}},
 	{http.StatusForbidden, []error{ErrHidden}},
 	{http.StatusUnprocessableEntity, []error{
 		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders, operator.ErrNoRepair,
@@ -70,7 +72,7 @@ func AnswerTo(err error) Answer {
 		}
 	}
 	switch {
-	case errors.Is(err, dedup.ErrCursor):
+	case errors.Is(err, dedup.ErrCursor), errors.Is(err, outbox.ErrCursor):
 		return Answer{Status: http.StatusBadRequest,
 			Text: "This address does not say where the next page begins: begin at the first one."}
 	case operator.Busy(err):

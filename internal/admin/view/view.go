@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Options are where to look.
@@ -55,6 +56,7 @@ type View struct {
 	dead   background[int]
 	stuck  background[[]Stuck]
 	leader background[string]
+	outbox background[*outbox.Survey]
 }
 
 // New makes a view. It asks nobody yet.
@@ -70,6 +72,7 @@ func New(o Options) *View {
 			dedup.MaxCounted)
 		return n, err
 	}
+	v.outbox.look = v.lookAtOutbox
 	v.leader.look = func(ctx context.Context, _ func(string)) (string, error) {
 		return o.Records.LeaderAddress(ctx, o.Group)
 	}
@@ -84,7 +87,7 @@ func (v *View) Run(ctx context.Context) {
 	looks := []interface {
 		begin(context.Context)
 		end()
-	}{&v.survey, &v.dead, &v.stuck, &v.leader}
+	}{&v.survey, &v.dead, &v.stuck, &v.leader, &v.outbox}
 	for _, look := range looks {
 		look.begin(ctx)
 	}

@@ -76,9 +76,12 @@ func (c *Call) OpenPool(ctx context.Context) (err error) {
 	return nil
 }
 
-// OpenOperator opens what acts are done and looked at with.
+// OpenOperator opens what acts are done and looked at with, and the log, unless its pool is open.
 func (c *Call) OpenOperator(ctx context.Context) (err error) {
-	if err := c.OpenLog(ctx); err != nil {
+	if c.Store == nil {
+		err = c.OpenLog(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	c.Acts, err = operator.New(operator.Options{

@@ -260,16 +260,20 @@ func (w *World) Get(queue string) stack.Delivery {
 }
 
 // Consume runs the engine of a daemon until the test ends.
-func (w *World) Consume(handler consumer.Handler) {
+func (w *World) Consume(handler consumer.Handler, change ...func(*consumer.Config)) {
 	w.T.Helper()
 	db, _ := w.Open(w.DSN, Quick)
-	c, err := consumer.New(consumer.Config{
+	cfg := consumer.Config{
 		Group: Group, Exchange: w.Broker.Name("stock"), Queue: w.Queue, RoutingKeys: []string{Tag}, KeyFrom: KeyFrom,
 		MaxAttempts: 3, RetryDelays: Delays, Lanes: 2, BatchSize: 50, BatchLinger: 2 * time.Millisecond, Prefetch: 100,
 		Lease: Lease, HandlerTimeout: 4 * time.Second, DrainTimeout: 10 * time.Second,
 		AMQPURLs: []string{w.Broker.URL}, Logger: slog.New(slog.DiscardHandler),
 		MaxDead: consumer.Off, WithoutKeeper: true,
-	}, handler, consumer.Options{DB: db})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := consumer.New(cfg, handler, consumer.Options{DB: db})
 	w.Must(err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.T.Context()))
 	done := make(chan error, 1)

@@ -55,12 +55,12 @@ var arrows = []arrow{
 	{"deadletter", []string{"dedup", "internal/certs", "internal/mysqldb", "internal/rabbit", "internal/wire"},
 		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
 	{"internal/operator", []string{"deadletter", "dedup", "internal/mysqldb", "internal/rabbit", "internal/screen",
-		"internal/wire", "lock", "stock"},
+		"internal/wire", "lock", "outbox", "stock"},
 		"a person's act must be the same from a page, a program and a command, so it knows none of them; nor the engine, " +
 			"which it could change, and whatever a delivery needs to end may not be here"},
 	{"docs", nil, "it holds a document, and knows nobody"},
 	{"internal/admin", []string{"deadletter", "dedup", "docs", "internal/operator", "internal/screen",
-		"internal/strictjson"},
+		"internal/strictjson", "outbox"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
 	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/limits", "internal/lockers",
 		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "lock", "outbox", "stock"},
@@ -98,7 +98,7 @@ var arrows = []arrow{
 	{"internal/cli", []string{"consumer", "deadletter", "dedup", "internal/admin", "internal/config", "internal/daemon",
 		"internal/doctor", "internal/fold", "internal/handler/sql", "internal/legacyimport", "internal/mysqldb",
 		"internal/operator", "internal/rabbit", "internal/screen", "internal/shovel", "internal/store",
-		"internal/strictjson", "internal/wire"},
+		"internal/strictjson", "internal/wire", "outbox"},
 		"it parses, prints and exits; what a page could want too may not be there"},
 	{"internal/test/stack", []string{"internal/test/must"}, "it is used by the tests of all others and must not be " +
 		"judged by the code it tests; the binary never links it"},

@@ -1,0 +1,166 @@
+package view
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// OutboxRow is a message of the outbox with its body.
+type OutboxRow struct {
+	outbox.Row
+
+	Headers string `json:"headers,omitempty"` // as they were written, which may be no JSON
+	Body    string `json:"body,omitempty"`    // as it was, when it is UTF-8
+	Raw     string `json:"body_hex,omitempty"`
+}
+
+// OutboxOf are rows as they are shown; never nil.
+func OutboxOf(rows []outbox.Row) []OutboxRow {
+	all := []OutboxRow{}
+	for _, r := range rows {
+		one := OutboxRow{Row: r, Headers: string(r.Headers)}
+		if utf8.Valid(r.Body) {
+			one.Body = string(r.Body)
+		} else {
+			one.Raw = hex.EncodeToString(r.Body)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Facts are what is known of it, line by line; texts that are empty are there too.
+func (r OutboxRow) Facts() []operator.Fact {
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return t.Format(time.RFC3339)
+	}
+	to := func(name *string) string {
+		if name == nil {
+			return "that of the relay"
+		}
+		return fmt.Sprintf("%q", *name)
+	}
+	owner := "surely not"
+	if r.Owner != "" {
+		owner = "perhaps, under claim " + r.Owner
+	}
+	return []operator.Fact{
+		{Name: "key", Text: r.Key}, {Name: "state", Text: string(r.State)}, {Name: "put", Text: at(r.PutAt)},
+		{Name: "due", Text: at(r.DueAt)}, {Name: "next looked at", Text: at(r.NextAt)}, {Name: "sent", Text: owner},
+		{Name: "not taken", Text: strings.TrimSuffix(fmt.Sprintf("%d times, first %s", r.Tries, at(r.FailedAt)), ", first ")},
+		{Name: "parked", Text: at(r.ParkedAt)}, {Name: "reason", Text: r.Reason},
+		{Name: "exchange", Text: to(r.Exchange)}, {Name: "routing key", Text: to(r.RoutingKey)},
+		{Name: "content type", Text: r.ContentType}, {Name: "headers", Text: r.Headers}, {Name: "body", Text: r.Body},
+		{Name: "body in hex", Text: r.Raw},
+	}
+}
+
+func (h Hide) outbox(r *OutboxRow) {
+	if !h.Any() {
+		return
+	}
+	if r.Raw != "" {
+		r.Body, r.Raw = "?", ""
+	}
+	r.Body, r.Headers = h.text(r.Body), ""
+}
+
+// absentFor is for how long it is believed that there is no outbox.
+const absentFor = time.Minute
+
+// Outbox is how the outbox stands, as last looked at; nil where there is none.
+func (v *View) Outbox() Aged[*outbox.Survey] {
+	known := v.outbox.get(absentFor)
+	if known.Value != nil || known.At.IsZero() {
+		known = v.outbox.get(deadKeep)
+	}
+	return known
+}
+
+func (v *View) lookAtOutbox(ctx context.Context, _ func(*outbox.Survey)) (*outbox.Survey, error) {
+	s, err := v.o.Desk.Outbox().Survey(ctx)
+	if errors.Is(err, outbox.ErrNoTable) {
+		return nil, nil
+	}
+	return &s, err
+}
+
+// OutboxRows is a page of messages of the outbox without their bodies, in the order in which relays look at them. It
+// may be shorter than a page although there are more.
+func (v *View) OutboxRows(ctx context.Context, f OutboxFilter, after string, limit int) (Page[OutboxRow], error) {
+	return search(ctx, pageTime, func(ctx context.Context) (Page[OutboxRow], error) {
+		all, next, err := v.o.Desk.Outbox().List(ctx, outbox.Filter(f), after, limit)
+		return Page[OutboxRow]{OutboxOf(all), dedup.Cursor(next)}, err
+	})
+}
+
+// OutboxMessage is all that the outbox has of the messages with a key, of all tags when tag is "". What of them may not
+// be seen is taken out.
+func (v *View) OutboxMessage(ctx context.Context, tag, key string) ([]OutboxRow, error) {
+	return search(ctx, pageTime, func(ctx context.Context) ([]OutboxRow, error) {
+		found, err := v.o.Desk.Outbox().Show(ctx, tag, key)
+		all := OutboxOf(found)
+		for i := range all {
+			v.o.Hide.outbox(&all[i])
+		}
+		return all, err
+	})
+}
+
+type (
+	// OutboxFilter chooses messages of the outbox. All that is named must hold.
+	OutboxFilter outbox.Filter
+	// OutboxRequest asks for messages of the outbox to be sent again, or deleted.
+	OutboxRequest struct {
+		Kind   operator.Kind `json:"kind" enum:"outbox_retry,outbox_drop"`
+		Filter OutboxFilter  `json:"filter"`
+		All    bool          `json:"all,omitempty"`
+		Force  bool          `json:"force,omitempty"`
+		Why    string        `json:"why,omitempty" maxLength:"1000"`
+	}
+	// OutboxPreview is what that would come to, of the first messages.
+	OutboxPreview struct {
+		Matched int         `json:"matched"`
+		Left    int         `json:"left"` // a relay or a transaction has them in hand
+		More    bool        `json:"more,omitempty"`
+		Items   []OutboxRow `json:"items"`
+	}
+)
+
+func (r OutboxRequest) asked() operator.OutboxRequest {
+	return operator.OutboxRequest{Kind: r.Kind, Filter: outbox.Filter(r.Filter), All: r.All, Force: r.Force}
+}
+
+// String is what was chosen, as the commands write it.
+func (r OutboxRequest) String() string { return r.asked().String() }
+
+// PreviewOutbox is what a request would come to.
+func (v *View) PreviewOutbox(ctx context.Context, r OutboxRequest) (OutboxPreview, error) {
+	ask := r.asked()
+	if err := ask.Check("a preview needs none"); err != nil {
+		return OutboxPreview{}, err
+	}
+	return search(ctx, ActsTime, func(ctx context.Context) (OutboxPreview, error) {
+		c, err := ask.Do(ctx, v.o.Desk.Outbox(), true, func(string, int) {})
+		return OutboxPreview{c.Changed, c.Left, c.More, OutboxOf(c.Rows)}, err
+	})
+}
+
+// ChangeOutbox is that.
+func (v *View) ChangeOutbox(_ context.Context, r OutboxRequest) (Doing, error) {
+	ask := r.asked()
+	return v.task(operator.TaskRequest{Kind: r.Kind, Why: strings.TrimSpace(r.Why), Detail: ask, Alone: "outbox"}),
+		ask.Check(r.Why)
+}

@@ -1,0 +1,172 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
+)
+
+func (w *world) outbox() {
+	w.T.Helper()
+	g, _ := w.Open(stack.ForMigrations(w.T, w.DSN), dedup.OpenOptions{})
+	w.Must(outbox.Migrate(w.T.Context(), g))
+}
+
+func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
+	w.T.Helper()
+	tx, err := w.Pool.BeginTx(ctx, nil)
+	w.Must(err)
+	w.Must(outbox.Put(ctx, tx, msgs...))
+	w.Must(tx.Commit())
+}
+
+// story is what is told of a message, step by step.
+func (w *world) story(key string) (e operator.Explanation, steps []string) {
+	w.T.Helper()
+	told, err := w.lookup().OfKey(w.T.Context(), key, "")
+	w.Must(err)
+	if len(told.Messages) != 1 {
+		w.T.Fatalf("%d messages have the key %s", len(told.Messages), key)
+	}
+	e = operator.Explain(told.Messages[0], operator.Names{Program: "consumer", MaxAttempts: 3})
+	for _, s := range e.Story {
+		steps = append(steps, s.What)
+	}
+	return e, steps
+}
+
+func (w *world) lookup() operator.Lookup {
+	return operator.Lookup{DB: w.DB, Records: w.Records, Group: group, OrderOf: orderOf}
+}
+
+// Given a message that is put in a span, to be sent later; when a relay sends it and an engine applies it, then its
+// story begins at the outbox and ends with the effect, also once nothing of it is left there, and the batch is linked
+// to the span.
+func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	spans := tracetest.NewInMemoryExporter()
+	w.Consume(consumer.Each(func(context.Context, *gorm.DB, consumer.Message) error { return nil }),
+		func(c *consumer.Config) {
+			c.TracerProvider = sdk.NewTracerProvider(sdk.WithSyncer(spans))
+		})
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
+		TraceFlags: trace.FlagsSampled})
+	w.put(trace.ContextWithSpanContext(t.Context(), span),
+		outbox.Message{Tag: tag, Key: "A", Body: []byte("{}"), Delay: 100 * time.Millisecond})
+	e, steps := w.story("A")
+	if want := []string{"put into the outbox", "due to be sent"}; !slices.Equal(steps, want) || e.Body != "{}" ||
+		!strings.Contains(e.Means, "outbox") {
+		t.Errorf("before it is sent: %q, %s", steps, e.Means)
+	}
+	r, err := relay.New(relay.Config{DB: w.Pool, AMQPURLs: []string{w.Broker.URL}, Exchange: w.Broker.Name("stock"),
+		RoutingKey: tag})
+	w.Must(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	w.wantApplied(1)
+	w.Eventually("its row leaves the outbox", func() (string, bool) {
+		n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox")
+		return fmt.Sprint(n), n == 0
+	})
+	stop()
+	w.Must(<-ended)
+	e, steps = w.story("A")
+	if want := []string{"put into the outbox", "due to be sent", "sent by a relay", "delivered",
+		"absent → success, in a batch"}; !slices.Equal(steps, want) || e.Remark != "" {
+		t.Errorf("applied: %q, remark %q", steps, e.Remark)
+	}
+	linked := slices.ContainsFunc(spans.GetSpans(), func(s tracetest.SpanStub) bool {
+		return slices.ContainsFunc(s.Links, func(l sdk.Link) bool { return l.SpanContext.TraceID() == span.TraceID() })
+	})
+	if !linked {
+		t.Error("no span is linked to the one in which the message was put")
+	}
+}
+
+// park makes the messages with these keys parked since then.
+func (w *world) park(ago time.Duration, keys ...string) {
+	w.T.Helper()
+	for _, key := range keys {
+		w.put(w.T.Context(), outbox.Message{Tag: tag, Key: key, Body: []byte("{}")})
+		w.Exec("UPDATE rollbackd_outbox SET owner = 'x', failed_at = UTC_TIMESTAMP(6) - INTERVAL ? SECOND, "+
+			"parked_at = failed_at, next_at = '9999-12-31', reason = 'nobody takes it' WHERE msg_key = ?",
+			int(ago.Seconds()), key)
+	}
+}
+
+// Given parked messages, when persons ask the fleet to retry and to drop some, then a daemon does it, and the record
+// says who, why, what came of it, and what was dropped.
+func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	w.park(time.Minute, "A", "B", "C")
+	w.daemon()
+	ask := func(r operator.OutboxRequest, why string) operator.Act {
+		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: r.Kind, Why: why, Detail: r, Alone: "outbox"})
+		w.Must(err)
+		return w.ends(a.ID)
+	}
+	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{Keys: []string{"A"}}}, "bound")
+	if a.State != operator.Done || a.Result == nil || a.Result.Retried != 1 || a.Why != "bound" || a.Actor != "anna" ||
+		a.Sweeping {
+		t.Errorf("the retry is on record as %+v, %+v", a, a.Result)
+	}
+	a = ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true}, "a test")
+	if a.State != operator.Done || a.Result == nil || a.Result.Deleted != 2 || a.Sweeping ||
+		!strings.Contains(string(a.Result.Report), `"key":"B"`) {
+		t.Errorf("the drop is on record as %+v, %+v", a, a.Result)
+	}
+	for _, bad := range []operator.OutboxRequest{
+		{Kind: operator.KindOutboxRetry}, {Kind: operator.KindReplay, All: true},
+		{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{State: "odd"}},
+	} {
+		if err := bad.Check("why"); !errors.Is(err, operator.ErrRequest) {
+			t.Errorf("%+v is asked for: %v", bad, err)
+		}
+	}
+	if err := (operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true}).Check(" "); err == nil {
+		t.Error("messages are dropped without a reason")
+	}
+}
+
+// Given messages that are parked for longer than the retention and others that are not, then maintenance deletes the
+// former, on record; and where there is no outbox, it does nothing and says nothing.
+func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
+	w := newWorld(t)
+	desk := w.newDesk(func(o *operator.Options) { o.Retention = time.Hour })
+	w.Must(desk.PruneOutbox(t.Context()))
+	w.outbox()
+	w.Must(desk.PruneOutbox(t.Context()))
+	if acts, _, err := desk.Acts(t.Context(), operator.ActFilter{}); err != nil || len(acts) != 0 {
+		t.Errorf("nothing was to be deleted, and the record says %v, %v", acts, err)
+	}
+	w.park(2*time.Hour, "old")
+	w.park(time.Minute, "young")
+	w.Must(desk.PruneOutbox(t.Context()))
+	acts, _, err := desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindOutboxDrop})
+	w.Must(err)
+	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
+		t.Errorf("the record says %+v", acts)
+	}
+	if n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key = 'young'"); n != 1 {
+		t.Error("the young one is gone")
+	}
+}
