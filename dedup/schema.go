@@ -36,6 +36,16 @@ func CheckSchema(ctx context.Context, db *gorm.DB, table string) error {
 	return checkSchema(ctx, pool, table, sets[0])
 }
 
+// CheckSets refuses, as [ErrSchema], a schema that lacks a step of the sets that o chooses, or is newer than what this
+// program can work with.
+func CheckSets(ctx context.Context, pool *sql.DB, o MigrateOptions) error {
+	sets, err := setsOf(o)
+	for i := 0; err == nil && i < len(sets); i++ {
+		err = sets[i].check(ctx, pool)
+	}
+	return err
+}
+
 // CheckSchema is [CheckSchema] for the log's own table.
 func (l *Log) CheckSchema(ctx context.Context) error {
 	return checkSchema(ctx, l.db, l.o.Table, logSet(l.o.Table))

@@ -2,7 +2,9 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"embed"
+	"fmt"
 	"io/fs"
 
 	"gorm.io/gorm"
@@ -31,6 +33,18 @@ func Migrations() fs.FS {
 // Sets is the outbox and nothing else of rollbackd's, for [dedup.Migrate] and [dedup.MigrationStatus].
 func Sets() dedup.MigrateOptions {
 	return dedup.MigrateOptions{NoLog: true, Extra: []dedup.MigrationSet{{Name: MigrationSet, Files: Migrations()}}}
+}
+
+// ErrSchema says that the schema has no outbox that this program can use.
+var ErrSchema = dedup.ErrSchema
+
+// CheckSchema refuses, as [ErrSchema], a schema without the table, and one that is too old or too new for this program.
+// Any other error means that nothing could be found out.
+func CheckSchema(ctx context.Context, db *sql.DB) error {
+	if err := dedup.CheckSets(ctx, db, Sets()); err != nil {
+		return fmt.Errorf("outbox, whose table `rollbackd migrate --outbox` makes: %w", err)
+	}
+	return nil
 }
 
 // Migrate makes the table, or brings it up to this program's version, in the schema that db is connected to; it needs

@@ -31,6 +31,7 @@ type Options struct {
 	View    view.Options
 	Metrics *prometheus.Registry // for the guard and the view too, as are the view's logger and health for the others
 	Debug   http.Handler         // at /debug/pprof/, for who may act
+	Bare    bool                 // neither pages nor API: the view says health and log alone
 }
 
 // Site answers on one address.
@@ -51,23 +52,26 @@ func Pool() dedup.OpenOptions {
 // Open binds the address. It asks no server yet.
 func Open(ctx context.Context, o Options) (*Site, error) {
 	log := o.View.Logger
-	o.Guard.Refused, o.Guard.Metrics, o.Guard.Logger = pages.NewRefusals(o.View.Desk, log).Note, o.Metrics, log
+	o.Guard.Metrics, o.Guard.Logger = o.Metrics, log
+	if !o.Bare {
+		o.Guard.Refused = pages.NewRefusals(o.View.Desk, log).Note
+	}
 	guard, err := server.NewGuard(o.Guard)
 	if err != nil {
 		return nil, err
 	}
-	o.View.Metrics = o.Metrics
-	s := &Site{view: view.New(o.View)}
-	s.pages = pages.New(s.view, guard, o.Version)
-	programs := api.New(s.view, guard)
+	s := &Site{}
+	guarded := map[string]http.Handler{"/debug/pprof/": guard.Protect(server.Act, o.Debug)}
+	if !o.Bare {
+		o.View.Metrics = o.Metrics
+		s.view = view.New(o.View)
+		s.pages = pages.New(s.view, guard, o.Version)
+		programs := api.New(s.view, guard)
+		guarded["/"] = s.pages                                            // which guard themselves, page by page
+		guarded[api.Prefix], guarded[api.Prefix+"/"] = programs, programs // which does so too
+	}
 	s.server, err = server.Listen(ctx, server.Options{
-		Addr: o.Addr, Health: o.View.Health, Metrics: o.Metrics, Guard: guard, Logger: log,
-		Guarded: map[string]http.Handler{
-			"/":              s.pages,  // which guard themselves, page by page
-			api.Prefix:       programs, // which does so too
-			api.Prefix + "/": programs,
-			"/debug/pprof/":  guard.Protect(server.Act, o.Debug),
-		},
+		Addr: o.Addr, Health: o.View.Health, Metrics: o.Metrics, Guard: guard, Logger: log, Guarded: guarded,
 	})
 	return s, err
 }
@@ -77,6 +81,9 @@ func (s *Site) Addr() string { return s.server.Addr() }
 
 // Serve answers until ctx ends.
 func (s *Site) Serve(ctx context.Context) error {
+	if s.view == nil {
+		return s.server.Serve(ctx)
+	}
 	var watching sync.WaitGroup
 	watching.Go(func() { s.view.Run(ctx) })
 	defer watching.Wait()

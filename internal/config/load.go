@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,9 +42,16 @@ func (e *Error) Error() string {
 // Config is then the zero one. The warnings hold what is not wrong enough to refuse, and are complete in both cases.
 // Load opens the files that X_FILE variables name and nothing else.
 func Load(environ []string) (Config, []Warning, error) {
+	return LoadFor(environ)
+}
+
+// LoadFor is Load for what asks only the servers of these settings (keys without prefix; none: all): it does without
+// the others.
+func LoadFor(environ []string, asks ...string) (Config, []Warning, error) {
 	ours := prefixed(environ)
 	var c Config
 	for _, v := range variables(&c) {
+		v.Required = v.Required && (len(asks) == 0 || slices.Contains(asks, v.key))
 		c.take(v, ours)
 	}
 	c.checkTogether()

@@ -3,6 +3,8 @@ package config
 // What other packages are told of the settings, beside what the engine takes as it is.
 
 import (
+	"strings"
+
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
@@ -12,20 +14,29 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// Migrations are the tables that this configuration needs: those of the consumer log, of the built-in handler,
-// of what it emits, and of a lock that is in MySQL.
+// Migrations are the tables that this configuration needs: those of the consumer log, of the built-in handler, of a
+// lock that is in MySQL, and of an outbox.
 func (c Config) Migrations() dedup.MigrateOptions {
 	o := dedup.MigrateOptions{Table: c.LogTable}
 	if c.Handler == HandlerStock {
 		o.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}}
 	}
-	if c.Emit != "" {
-		o.Extra = append(o.Extra, outbox.Sets().Extra...)
-	}
 	if c.Lock == lock.KindMySQL {
 		o.Extra = append(o.Extra, dedup.MigrationSet{Name: lockers.MigrationSet, Files: lockers.Migrations()})
 	}
+	if c.Outbox || c.Emit != "" {
+		o.Extra = append(o.Extra, outbox.Sets().Extra...)
+	}
 	return o
+}
+
+// RoutingKey is where a message of the outbox goes that does not say it: the first of ROUTING_KEYS, unless that is a
+// pattern; then nowhere.
+func (c Config) RoutingKey() string {
+	if len(c.RoutingKeys) == 0 || strings.ContainsAny(c.RoutingKeys[0], "*#") {
+		return ""
+	}
+	return c.RoutingKeys[0]
 }
 
 // OwnTables are the tables that rollbackd has in the schema of ROLLBACKD_MYSQL_DSN, those of a lock there too, and

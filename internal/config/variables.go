@@ -21,6 +21,8 @@ const fileSuffix = "_FILE"
 // offWord switches off what can be switched off.
 const offWord = "off"
 
+const onWord = "on"
+
 // Variable is one setting: what it is called, what it may be, where its value goes and what of it is a secret.
 type Variable struct {
 	Name     string // with prefix
@@ -167,6 +169,9 @@ func naming(c *Config) []Variable {
 			"stock rollback, statements of your own, or a service of your own").byDefault(HandlerStock).example(HandlerSQL),
 		row("SQL_FILE", fileName(), &c.SQLFile, "with HANDLER=sql: the file with the statements, see docs/handlers.md").
 			optional("/etc/rollbackd/handler.sql"),
+		row("OUTBOX", choice([]string{onWord, offWord}, []bool{true, false}), &c.Outbox, "the relay of the outbox works "+
+			"within `run`, and `migrate` makes its table; without it `rollbackd relay` is a process of its own").
+			byDefault(offWord).example(onWord),
 		row("EMPTY_ROLLBACK", words(EmptyRollbackRetry, EmptyRollbackRefuse), &c.EmptyRollback, "a rollback without its "+
 			"reservation: an ordinary failure that is retried, or remembered so that the late reservation is refused, with a "+
 			"message without items any of its order").byDefault(EmptyRollbackRetry).example(EmptyRollbackRefuse),

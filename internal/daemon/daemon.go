@@ -34,7 +34,8 @@ type Daemon struct {
 	cfg      config.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	engine   *consumer.Consumer
+	engine   *consumer.Consumer  // nil: the relay works alone
+	relay    *store.Relay        // of the outbox; nil: none
 	webhook  *deadletter.Webhook // nil: none
 	site     *admin.Site         // nil without HTTP address, and so is desk
 	desk     *operator.Operator
@@ -60,22 +61,12 @@ type Options struct {
 // New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
 // away.
 func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
-	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
+	d, fresh := prepared(ctx, cfg, log, o)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
-			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
-		}, func() float64 { return 1 }))
-	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
-	fresh := func(key string) func() string { return cfg.Fresh(key, warn) }
-	d.cfg.Config.Fresh = consumer.Fresh{
-		MySQLDSN: fresh("MYSQL_DSN"), RedisURL: fresh("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
-	}
 	if o.Handler == nil {
 		o.Handler, d.check, err = handler.Open(ctx, handler.Options{
 			Config: d.cfg, Fresh: fresh, Registry: d.registry, Logger: log,
@@ -106,15 +97,52 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	if d.engine, err = consumer.Open(ctx, engine, o.Handler); err != nil {
 		return d, err
 	}
+	if cfg.Outbox {
+		if d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry); err != nil {
+			return d, err
+		}
+	}
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
-	return d, d.openSite(ctx, fresh("ADMIN_TOKEN"), o.Version)
+	return d, d.openSite(ctx, d.siteOptions(fresh, o.Version))
+}
+
+// NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
+func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
+	d, fresh := prepared(ctx, cfg, log, o)
+	if d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry); err != nil || cfg.HTTPAddr == "" {
+		return d, err
+	}
+	site := d.siteOptions(fresh, o.Version)
+	site.Bare = true
+	if d.site, err = admin.Open(ctx, site); err != nil {
+		err = errors.Join(err, d.close())
+	}
+	return d, err
+}
+
+// prepared has what every daemon has: metrics of the process, and secrets that are read again.
+func prepared(
+	ctx context.Context, cfg config.Config, log *slog.Logger, o Options,
+) (d *Daemon, fresh func(key string) func() string) {
+	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
+			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
+		}, func() float64 { return 1 }))
+	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
+	fresh = func(key string) func() string { return cfg.Fresh(key, warn) }
+	d.cfg.Config.Fresh = consumer.Fresh{
+		MySQLDSN: fresh("MYSQL_DSN"), RedisURL: fresh("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
+	}
+	return d, fresh
 }
 
 // openSite makes what persons and programs look and act with, on pools of its own, so that what they do takes no
 // connection from a lane. It asks no server yet.
-func (d *Daemon) openSite(ctx context.Context, token func() string, version string) error {
+func (d *Daemon) openSite(ctx context.Context, o admin.Options) error {
 	cfg := d.cfg
 	acts, err := d.open(ctx, "desk", operator.Pool())
 	if err != nil {
@@ -131,18 +159,25 @@ func (d *Daemon) openSite(ctx context.Context, token func() string, version stri
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
-	o := admin.Options{Addr: cfg.HTTPAddr, Version: version, Metrics: d.registry, Debug: http.DefaultServeMux}
-	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = token, cfg.AdminTokensFile, admin.Proxy(cfg.AdminProxy)
-	o.Guard.BasePath = cfg.BasePath
 	o.View.Lookup, o.View.Letters, o.View.Desk, o.View.Elects = looks.Lookup, looks.Letters, d.desk, true
 	o.View.Names = operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName}
-	o.View.Health, o.View.Logger = d.health, d.log
 	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
 	if o.View.Lock, err = looks.LockWords(ctx); err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
 	d.site, err = admin.Open(ctx, o)
 	return err
+}
+
+// siteOptions are what every daemon answers with, and to whom.
+func (d *Daemon) siteOptions(fresh func(key string) func() string, version string) admin.Options {
+	cfg := d.cfg
+	o := admin.Options{Addr: cfg.HTTPAddr, Version: version, Metrics: d.registry, Debug: http.DefaultServeMux}
+	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = fresh("ADMIN_TOKEN"), cfg.AdminTokensFile,
+		admin.Proxy(cfg.AdminProxy)
+	o.Guard.BasePath = cfg.BasePath
+	o.View.Health, o.View.Logger = d.health, d.log
+	return o
 }
 
 // open opens the log beside the engine's own, until the daemon ends.
@@ -183,12 +218,24 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.desk != nil {
 		wg.Go(func() { d.desk.Work(working) })
 	}
-	err := errors.Join(d.checkHandler(ctx), d.checkOldLogs(ctx))
-	if err == nil && ctx.Err() == nil {
-		err = d.engine.Run(ctx) // intake, work, copies, acks, connections, pools
+	relayed := make(chan error, 1)
+	if d.relay != nil {
+		wg.Go(func() {
+			defer stopWork() // when it cannot work at all, nobody else goes on
+			relayed <- d.relay.Run(working)
+		})
+	} else {
+		relayed <- nil
 	}
-	stopPages()
+	var err error
+	if d.engine == nil {
+		<-working.Done()
+	} else if err = errors.Join(d.checkHandler(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
+		err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
+	}
 	stopWork()
+	err = errors.Join(err, <-relayed)
+	stopPages()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())
 }
@@ -223,6 +270,9 @@ func (d *Daemon) close() error {
 	if d.engine != nil {
 		errs = append(errs, d.engine.Close())
 	}
+	if d.relay != nil {
+		errs = append(errs, d.relay.Close())
+	}
 	return errors.Join(append(errs, d.spans.Close())...)
 }
 
@@ -235,7 +285,20 @@ const (
 )
 
 func (d *Daemon) health() admin.Readiness {
+	var missed []string
+	if d.relay != nil {
+		r := d.relay.State()
+		if d.engine == nil {
+			return admin.Readiness{
+				Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: r.Working, Draining: r.Draining, Waiting: r.Misses,
+			}
+		}
+		for _, miss := range r.Misses {
+			missed = append(missed, "outbox: "+miss)
+		}
+	}
 	s := d.engine.State()
+	s.Degraded = slices.Sorted(slices.Values(append(missed, s.Degraded...)))
 	if why := d.unchecked.Load(); why != nil {
 		s.Paused = append(s.Paused, *why)
 	}

@@ -9,6 +9,7 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -35,20 +36,22 @@ type Check struct {
 	Do    string `json:"do,omitempty"` // what to do about it
 }
 
-// Run makes all checks; advice calls the program by the name that it was called. Servers are asked at the same time;
-// one that does not answer costs some ten seconds.
-func Run(ctx context.Context, cfg config.Config, program string) (all []Check) {
-	areas := []struct {
+// Run makes all checks, or those that matter to a relay of an outbox; advice calls the program by the name that it was
+// called. Servers are asked at the same time; one that does not answer costs some ten seconds.
+func Run(ctx context.Context, cfg config.Config, program string, ofRelay bool) (all []Check) {
+	type look struct {
 		name string
 		look func(context.Context, *area)
-	}{
-		{"rabbitmq", lookAtRabbit}, {"mysql", lookAtMySQL}, {"redis", lookAtLock}, {"service", lookAtService},
-		{"daemon", lookAtDaemon}, {"settings", lookAtSettings}, {"host", lookAtHost},
+	}
+	areas := []look{{"rabbitmq", lookAtRabbit}, {"mysql", lookAtMySQL}, {"daemon", lookAtDaemon}}
+	if !ofRelay {
+		areas = slices.Insert(areas, 2, look{"redis", lookAtLock}, look{"service", lookAtService})
+		areas = append(areas, look{"settings", lookAtSettings}, look{"host", lookAtHost})
 	}
 	found := make([]area, len(areas))
 	var wg sync.WaitGroup
 	for i, a := range areas {
-		found[i] = area{Config: cfg, program: program, redisShown: cfg.Shown("REDIS_URL"), name: a.name}
+		found[i] = area{Config: cfg, program: program, ofRelay: ofRelay, redisShown: cfg.Shown("REDIS_URL"), name: a.name}
 		wg.Go(func() { a.look(ctx, &found[i]) })
 	}
 	wg.Wait()
@@ -62,6 +65,7 @@ func Run(ctx context.Context, cfg config.Config, program string) (all []Check) {
 type area struct {
 	config.Config
 	program    string
+	ofRelay    bool   // nothing matters but what a relay needs
 	redisShown string // RedisURL, secrets masked
 	name       string
 	checks     []Check

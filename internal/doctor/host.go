@@ -10,6 +10,7 @@ import (
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -42,7 +43,13 @@ func lookAtHost(_ context.Context, a *area) {
 // mysqlConnections is how many connections of MySQL a daemon with these settings has at most: those of its engine,
 // those of what persons do and look at, and those with which the pages look at a lock in MySQL.
 func (a *area) mysqlConnections() int {
+	if a.ofRelay {
+		return store.RelayConnections
+	}
 	n := a.MySQLConnections()
+	if a.Outbox {
+		n += store.RelayConnections
+	}
 	if a.HTTPAddr != "" {
 		n += operator.Connections + view.Connections
 		if a.Lock == lock.KindMySQL {

@@ -61,9 +61,17 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	a.mysqlEncryption(ctx, pool, &encryption)
 	a.server(ctx, pool)
 	a.variables(ctx, pool)
+	if a.ofRelay {
+		a.outbox(ctx, pool)
+		a.relayRights(ctx, pool)
+		return
+	}
 	records, err := dedup.NewLog(db, a.LogOptions())
 	if !a.tables(ctx, db) || a.failed("schema", err, "report this") {
 		return
+	}
+	if a.Outbox {
+		a.outbox(ctx, pool)
 	}
 	a.rights(ctx, pool)
 	a.holders(ctx, pool)

@@ -46,6 +46,12 @@ func lookAtRabbit(ctx context.Context, a *area) {
 	if first == nil {
 		return
 	}
+	if a.ofRelay || a.Outbox {
+		a.publishes(ctx, first)
+	}
+	if a.ofRelay {
+		return
+	}
 	a.topology(ctx, first)
 	a.publishing(ctx, behind)
 	if a.Topology == consumer.TopologyCheck {
@@ -121,6 +127,9 @@ func (a *area) binding(ctx context.Context, conn *rabbit.Conn) {
 	a.tell("right to bind", warnIf(err != nil, fmt.Sprint(err), "give the user the write permission on "+a.Queue+
 		" and read on "+a.Exchange+": else a daemon that misses its binding cannot make it, see "+rightsPage),
 		fine(a.Queue+" may be bound to "+a.Exchange))
+	if a.Outbox {
+		return // publishes has looked
+	}
 	err = conn.MayPublish(ctx, a.Exchange)
 	if gone, ok := errors.AsType[*rabbit.BrokerError](err); ok && gone.Code == 404 {
 		return // that there is no exchange was said above; no permission would help

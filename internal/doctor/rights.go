@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // rightsPage is where an administrator finds the statements that give all rights.
@@ -38,10 +39,16 @@ func (a *area) running() (roles []rights.Role) {
 func (a *area) rights(ctx context.Context, pool *sql.DB) {
 	names := rights.Names{
 		LogTable: a.LogTable, Exchange: a.Exchange, Queue: a.Queue, Stock: a.Handler == config.HandlerStock,
-		Lock: a.Lock == lock.KindMySQL,
+		Lock: a.Lock == lock.KindMySQL, Outbox: a.Outbox || a.Emit != "",
 	}
 	roles := a.running()
-	all := rights.MySQL(names, append(slices.Clip(roles), rights.CLI)...)
+	a.tryRights(ctx, pool, names, roles, rights.MySQL(names, append(slices.Clip(roles), rights.CLI)...))
+}
+
+// tryRights tries these rights, of which those of the roles are needed by what runs.
+func (a *area) tryRights(
+	ctx context.Context, pool *sql.DB, names rights.Names, roles []rights.Role, all []rights.TableRight,
+) {
 	lacking, unread := 0, ""
 	for _, r := range all {
 		if r.Table == unread {
@@ -85,6 +92,7 @@ func statement(n rights.Names, r rights.TableRight) string {
 		n.LogTable: "remark = ''", "rollbackd_meta": "value = ''",
 		n.LogTable + "_act": "why = ''", n.LogTable + "_once": "status = 0",
 		"stock": "version = 0", lockers.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
+		outbox.Table: "tries = 0",
 	}[r.Table]
 	return "UPDATE " + table + " SET " + set + " WHERE FALSE"
 }

@@ -77,6 +77,19 @@ func (p *Publisher) Publish(ctx context.Context, batch []Publishing) []error {
 	return errs
 }
 
+// Connect dials, unless a connection stands already.
+func (p *Publisher) Connect(ctx context.Context) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.calls.Done()
+	s, err := p.session(ctx)
+	if err == nil {
+		s.users.Done()
+	}
+	return err
+}
+
 // learn takes in how a message ended that was published apart from others.
 func (p *Publisher) learn(body int, err error) {
 	limit, told := sizeLimit(err)

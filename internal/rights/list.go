@@ -41,7 +41,7 @@ func MySQL(n Names, roles ...Role) []TableRight {
 	all = append(all, table("rollbackd_meta", everybody, noting, noting)...)
 	all = append(all, table(n.LogTable+"_act", []Role{Daemon, Compensation, Pages, CLI}, acting, acting, daemon)...)
 	all = append(all, table(n.LogTable+"_once", []Role{Daemon, Pages}, pages, pages, daemon)...)
-	all = append(all, table("rollbackd_schema", everybody)...)
+	all = append(all, table("rollbackd_schema", append(everybody, Relay))...)
 	if n.Stock { // a refusal is inserted, with EMPTY_ROLLBACK=refuse; reconcile --adopt locks what it reads
 		all = append(all, table("stock", looking, nil, daemon)...)
 		all = append(all, table("stock_reservation", looking, daemon, []Role{Daemon, CLI})...)
@@ -49,6 +49,7 @@ func MySQL(n Names, roles ...Role) []TableRight {
 	if n.Lock {
 		all = append(all, Lock(roles...)...)
 	}
+	all = append(all, Outbox(n.Outbox, roles...)...)
 	if n.Classic != "" {
 		all = append(all, table(n.Classic, []Role{TakeOver})...)
 	}
@@ -59,6 +60,16 @@ func MySQL(n Names, roles ...Role) []TableRight {
 func Lock(roles ...Role) []TableRight {
 	locking := []Role{Daemon, CLI}
 	return needed(table("rollbackd_lock", []Role{Daemon, Pages, CLI}, locking, locking, locking), roles)
+}
+
+// Outbox lists what the roles need on the outbox, the daemon too if the relay works within it and handlers put
+// messages. To put is to insert, or to change nothing of what is there; to cancel is to insert and delete.
+func Outbox(within bool, roles ...Role) []TableRight {
+	producing, relaying := []Role{Producer}, []Role{Producer, Relay}
+	if within {
+		producing, relaying = append(producing, Daemon), append(relaying, Daemon)
+	}
+	return needed(table("rollbackd_outbox", relaying, producing, relaying, relaying), roles)
 }
 
 // RedisKeys is the pattern of all keys that rollbackd touches.
@@ -141,6 +152,10 @@ func (r Resource) pattern() string {
 // hand through the other one.
 func RabbitMQ(n Names, roles ...Role) []Resource {
 	declaring := Need{[]Role{Daemon, Migrate}}
+	publishing := []Role{Pages, CLI, Relay}
+	if n.Outbox {
+		publishing = append(publishing, Daemon)
+	}
 	dead, backstop, retry := rabbit.DeadQueue(n.Queue), rabbit.BackstopQueue(n.Queue), n.Queue+".retry.*"
 	return needed([]Resource{
 		{Configure, n.Exchange, declaring},
@@ -150,7 +165,7 @@ func RabbitMQ(n Names, roles ...Role) []Resource {
 		{Configure, backstop, declaring},
 		{Write, DefaultExchange, Need{[]Role{Daemon, Migrate, Compensation, Pages, CLI}}},
 		{Write, n.Queue, declaring},
-		{Write, n.Exchange, Need{[]Role{Pages, CLI}}},
+		{Write, n.Exchange, Need{publishing}},
 		{Read, n.Exchange, declaring},
 		{Read, n.Queue, declaring},
 		{Read, retry, declaring},

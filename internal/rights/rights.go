@@ -21,11 +21,13 @@ const (
 	CLI          Role = "cli"          // rollbackd dlq, log, reconcile, publish, move, doctor
 	Migrate      Role = "migrate"      // rollbackd migrate
 	TakeOver     Role = "take over"    // rollbackd migrate --from
+	Producer     Role = "producer"     // a service that puts messages into an outbox
+	Relay        Role = "relay"        // rollbackd relay
 )
 
 // Roles returns all of them.
 func Roles() []Role {
-	return []Role{Daemon, Retention, Compensation, Webhook, Pages, CLI, Migrate, TakeOver}
+	return []Role{Daemon, Retention, Compensation, Webhook, Pages, CLI, Migrate, TakeOver, Producer, Relay}
 }
 
 // Names are the names on the servers, as the settings have them.
@@ -33,6 +35,7 @@ type Names struct {
 	LogTable, Exchange, Queue string
 	Stock                     bool // the built-in handler with its tables is in use
 	Lock                      bool // the lock is in MySQL
+	Outbox                    bool // the relay works within the daemon
 	// Classic is the table of the classic algorithm that is taken over, in the same schema; "": none is.
 	Classic string
 }

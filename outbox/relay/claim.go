@@ -26,15 +26,15 @@ type row struct {
 	verdict    error     // errUnfit before it is published, RabbitMQ's afterwards; nil: confirmed
 }
 
-// claim takes rows from that time on. The transaction is READ COMMITTED and passes by what others have locked, so it
-// waits for no producer, and none waits for it longer than this takes.
-func (r *Relay) claim(ctx context.Context, from time.Time) (c claim, err error) {
+// claim takes rows from that time on, so many at most. The transaction is READ COMMITTED and passes by what others have
+// locked, so it waits for no producer, and none waits for it longer than this takes.
+func (r *Relay) claim(ctx context.Context, from time.Time, most int) (c claim, err error) {
 	tx, err := r.cfg.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return c, fmt.Errorf("claim: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if c.rows, err = r.read(ctx, tx, from); err != nil {
+	if c.rows, err = r.read(ctx, tx, from, most); err != nil {
 		return c, fmt.Errorf("claim: %w", err)
 	}
 	if len(c.rows) == 0 {
@@ -57,7 +57,7 @@ func (r *Relay) claim(ctx context.Context, from time.Time) (c claim, err error) 
 
 // read locks rows and reads them, until there are enough of them or of their bytes. What no message may be is read
 // without its body.
-func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row, err error) {
+func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time, most int) (all []row, err error) {
 	after, args := "", []any{outbox.MaxBody, outbox.MaxHeaders}
 	if !from.IsZero() {
 		after, args = " AND next_at >= ?", append(args, written(from))
@@ -66,7 +66,7 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row
 		"content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(put_at AS CHAR), "+
 		"CAST(due_at AS CHAR), TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) "+
 		"FROM rollbackd_outbox FORCE INDEX (next_at) WHERE next_at <= UTC_TIMESTAMP(6)"+after+
-		" ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED", append(args, r.cfg.BatchSize)...)
+		" ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED", append(args, most)...)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time) (all []row
 			return nil, err
 		}
 		all = append(all, r.row(w))
-		sum += len(w.body) + len(w.headers)
+		sum += len(w.body)
 	}
 	return all, rows.Err()
 }

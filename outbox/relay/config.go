@@ -11,12 +11,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // Config is what a [Relay] needs. What is zero takes the default named at its field.
 type Config struct {
-	// DB is connected to the schema of the outbox. A relay needs three connections of it.
+	// DB is connected to the schema of the outbox. A relay uses as many connections as InFlight, and two more.
 	DB *sql.DB
 	// AMQPURLs are tried one after the other, beginning at a random one. CurrentAMQPURLs, if set, is asked before each
 	// connection instead: their passwords may have changed.
@@ -34,6 +35,8 @@ type Config struct {
 	InFlight  int           // batches that await their confirms at the same time; 4
 	BatchSum  int           // bytes of bodies in one batch, about; 8 MiB
 	ParkAfter time.Duration // how long a message is tried that RabbitMQ does not take; 24h
+	// DrainTimeout bounds how long Run waits at its end for what is under way; Lease, and at most that.
+	DrainTimeout time.Duration
 
 	Logger  *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // default: none are kept
@@ -45,8 +48,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("relay: no DB")
 	case len(c.AMQPURLs) == 0:
 		return c, errors.New("relay: no AMQPURLs")
-	case c.BatchSize < 0 || c.InFlight < 0 || c.BatchSum < 0 || c.ParkAfter < 0:
-		return c, errors.New("relay: BatchSize, InFlight, BatchSum or ParkAfter is negative")
+	case c.BatchSize < 0 || c.InFlight < 0 || c.BatchSum < 0 || c.ParkAfter < 0 || c.DrainTimeout < 0:
+		return c, errors.New("relay: BatchSize, InFlight, BatchSum, ParkAfter or DrainTimeout is negative")
 	case c.Lease != 0 && c.Lease < 2*time.Second:
 		return c, fmt.Errorf("relay: Lease %v must be at least 2s", c.Lease)
 	}
@@ -55,6 +58,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.InFlight = cmp.Or(c.InFlight, 4)
 	c.BatchSum = cmp.Or(c.BatchSum, 8<<20)
 	c.ParkAfter = cmp.Or(c.ParkAfter, 24*time.Hour)
+	c.DrainTimeout = min(cmp.Or(c.DrainTimeout, c.Lease), c.Lease)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c, nil
 }
@@ -64,5 +68,8 @@ func (c Config) rabbit() rabbit.Config {
 		URLs: c.AMQPURLs, Current: c.CurrentAMQPURLs, TLS: c.AMQPTLS, Name: rabbit.ConnectionName("relay"),
 		// A claim that nobody confirms must be over before its lease is.
 		ConfirmTimeout: min(c.Lease/3, 10*time.Second),
+		Certs: &certs.Store{Warn: func(err error) {
+			c.Logger.Warn("certificates cannot be read again", "server", "rabbitmq", "err", err)
+		}},
 	}
 }

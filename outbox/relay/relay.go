@@ -2,12 +2,15 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // How long a relay rests between two looks: shortly after it found something, longer each time that it did not.
@@ -23,6 +26,9 @@ type Relay struct {
 	metrics   *metrics
 	looks     looker
 	troubles  troubles
+	limit     int         // how many rows the next claim asks for; of the loop of Run
+	working   atomic.Bool // the table was found
+	draining  atomic.Bool
 
 	inFlight chan struct{} // holds a token for each batch that awaits its confirms
 	batches  sync.WaitGroup
@@ -34,31 +40,41 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := newMetrics(cfg.Metrics)
-	if err != nil {
+	r := &Relay{
+		cfg: cfg, publisher: rabbit.NewPublisher(cfg.rabbit()),
+		troubles: troubles{log: cfg.Logger, known: map[string]trouble{}},
+		looks:    looker{db: cfg.DB}, limit: cfg.BatchSize, inFlight: make(chan struct{}, cfg.InFlight),
+	}
+	if r.metrics, err = newMetrics(cfg.Metrics, r); err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{
-		cfg: cfg, metrics: metrics, publisher: rabbit.NewPublisher(cfg.rabbit()),
-		looks: looker{db: cfg.DB}, inFlight: make(chan struct{}, cfg.InFlight),
-	}, nil
+	return r, nil
 }
 
-// Run publishes until ctx ends; then it claims nothing more, waits for what is under way, which is bounded by the
-// lease, and returns nil. Servers that are away are waited for. Run once only.
+// ErrDrainTimeout says that DrainTimeout was too short for what was under way. It is sent again, when its lease ends.
+var ErrDrainTimeout = errors.New("the relay was stopped before RabbitMQ had confirmed all that was under way")
+
+// Run publishes until ctx ends; then it claims nothing more, waits for what is under way, and returns nil, or
+// [ErrDrainTimeout]. Servers that are away are waited for. A schema without a table that it can use is an
+// [outbox.ErrSchema]. Run once only.
 func (r *Relay) Run(ctx context.Context) error {
+	if err := r.awaitTable(ctx); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
 	// What is under way may go on when ctx ends, but no longer than its claim holds.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	draining := context.AfterFunc(ctx, func() {
+		_ = wait.For(work, r.cfg.DrainTimeout) // or until all is done
+		stop()
+	})
 	for rest := shortestRest; ctx.Err() == nil; {
-		found, err := r.turn(ctx, work)
-		r.troubles.told(ctx, r.cfg.Logger, "the outbox cannot be read", err)
+		found, more, err := r.turn(ctx, work)
+		r.troubles.told(ctx, noTable, err)
 		switch {
-		case err != nil:
+		case err != nil || r.troubles.met(noBroker) || r.troubles.met(noConfirm):
 			rest = longestRest
-		case r.troubles.away() || r.publisher.Blocked() != "":
-			rest = longestRest // what is claimed now would wait under its lease for nothing
-		case found == r.cfg.BatchSize:
+		case more:
 			continue
 		case found > 0:
 			rest = shortestRest
@@ -67,48 +83,110 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 		_ = wait.For(ctx, rest) // the loop looks at ctx
 	}
+	r.draining.Store(true)
+	draining() // it has begun
 	r.batches.Wait()
-	closing, cancel := context.WithTimeout(work, r.cfg.Lease)
+	late := work.Err() != nil
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := r.publisher.Close(closing); err != nil {
+	if err := r.publisher.Close(closing); err != nil && !late {
 		return fmt.Errorf("relay: %w", err)
+	}
+	if late {
+		return ErrDrainTimeout
 	}
 	return nil
 }
 
-// turn claims one batch and has it delivered beside what comes next. found is how many rows there were.
-func (r *Relay) turn(ctx, work context.Context) (found int, err error) {
-	if r.publisher.Blocked() != "" {
-		return 0, nil
+// awaitTable returns when the table was found, or ctx has ended.
+func (r *Relay) awaitTable(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := outbox.CheckSchema(ctx, r.cfg.DB)
+		if errors.Is(err, outbox.ErrSchema) {
+			return err
+		}
+		r.troubles.told(ctx, noTable, err)
+		if err == nil {
+			r.working.Store(true)
+			return nil
+		}
+		_ = wait.For(ctx, longestRest) // the loop looks at ctx
+	}
+	return nil
+}
+
+// State is how it stands with a relay.
+type State struct {
+	Working  bool     // it has found the table
+	Draining bool     // it was told to stop
+	Misses   []string // what is away or takes nothing, "rabbitmq: …", each with the reason
+}
+
+// State may be asked for at any time.
+func (r *Relay) State() State { return State{r.working.Load(), r.draining.Load(), r.troubles.list()} }
+
+// turn claims one batch and has it delivered beside what comes next. found is how many rows there were, more whether
+// there are perhaps more. While RabbitMQ is away nothing is claimed, because what is claimed cannot be cancelled any
+// more; while it confirms nothing, one row after the other is, to find out whether it does.
+func (r *Relay) turn(ctx, work context.Context) (found int, more bool, err error) {
+	from, due, err := r.looks.next(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	if r.unreachable(ctx) {
+		return 0, false, nil
+	}
+	if !due {
+		r.troubles.forget(ctx, r.cfg.Lease)
+		return 0, false, nil
+	}
+	most := r.limit
+	if r.troubles.met(noConfirm) {
+		if most = 1; len(r.inFlight) > 0 {
+			return 0, false, nil
+		}
 	}
 	select {
 	case r.inFlight <- struct{}{}:
 	case <-ctx.Done():
-		return 0, nil
-	}
-	given := false
-	defer func() {
-		if !given {
-			<-r.inFlight
-		}
-	}()
-	from, due, err := r.looks.next(ctx)
-	if err != nil || !due {
-		return 0, err
+		return 0, false, nil
 	}
 	until := time.Now().Add(r.cfg.Lease)
-	claimed, err := r.claim(ctx, from)
+	claimed, err := r.claim(work, from, most)
 	if err != nil || len(claimed.rows) == 0 {
-		return 0, err
+		<-r.inFlight
+		return 0, false, err
 	}
-	given = true
+	found, sum := len(claimed.rows), claimed.size()
+	if r.limit = min(2*r.limit, r.cfg.BatchSize); sum >= r.cfg.BatchSum {
+		r.limit = found // the server sends all that is asked for, whatever of it is read
+	}
 	r.batches.Go(func() {
 		defer func() { <-r.inFlight }()
 		within, cancel := context.WithDeadline(work, until)
 		defer cancel()
 		r.deliver(within, claimed)
 	})
-	return len(claimed.rows), nil
+	return found, found == most || sum >= r.cfg.BatchSum, nil
+}
+
+// size is how many bytes are claimed, about.
+func (c claim) size() (sum int) {
+	for i := range c.rows {
+		sum += len(c.rows[i].publishing.Body)
+	}
+	return sum
+}
+
+// unreachable reports whether RabbitMQ takes nothing now: it cannot be reached, or it blocks publishers.
+func (r *Relay) unreachable(ctx context.Context) bool {
+	err := r.publisher.Connect(ctx)
+	r.troubles.told(ctx, noBroker, err)
+	why := r.publisher.Blocked()
+	if why != "" {
+		r.troubles.told(ctx, noConfirm, fmt.Errorf("it blocks publishers: %s", why))
+	}
+	return err != nil || why != ""
 }
 
 // deliver publishes what was claimed and writes down what came of it.
@@ -124,5 +202,5 @@ func (r *Relay) deliver(ctx context.Context, c claim) {
 		sent[i].verdict = err
 	}
 	err := r.settle(ctx, c)
-	r.troubles.told(ctx, r.cfg.Logger, "what was published cannot be taken out of the outbox; it is sent again", err)
+	r.troubles.told(ctx, noDelete, err)
 }

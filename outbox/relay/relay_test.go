@@ -23,16 +23,23 @@ type world struct {
 	*testing.T
 	db              *sql.DB
 	broker          *stack.Broker
+	dsn             string
 	exchange, queue string
 }
 
 const routingKey = "stock.rollback"
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldOn(t, stack.AMQP(t)) }
+
+func newWorldOn(t *testing.T, broker *stack.Broker) *world {
+	return newWorldIn(t, broker, stack.MySQL(t))
+}
+
+func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 	t.Helper()
 	t.Parallel()
-	g, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
-	w := &world{T: t, broker: stack.AMQP(t)}
+	g, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
+	w := &world{T: t, broker: broker, dsn: dsn}
 	w.must(err)
 	w.db, err = g.DB()
 	w.must(err)

@@ -37,7 +37,9 @@ func (r *Relay) settle(ctx context.Context, c claim) error {
 			unknown, away = append(unknown, one), err
 		}
 	}
-	r.troubles.broker(ctx, r.cfg.Logger, away, len(confirmed) > 0)
+	if away != nil || len(confirmed) > 0 {
+		r.troubles.told(ctx, noConfirm, away)
+	}
 	settled := []error{
 		r.change(ctx, c, confirmed, "DELETE o FROM "+byKey),
 		r.change(ctx, c, unknown, "UPDATE "+byKey+" SET next_at = UTC_TIMESTAMP(6) + INTERVAL 1 SECOND"),

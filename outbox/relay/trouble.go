@@ -3,51 +3,84 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
+	"time"
+)
+
+// What may not work, as the log says it.
+const (
+	noTable   = "the outbox cannot be read"
+	noDelete  = "what was published cannot be taken out of the outbox; it is sent again"
+	noBroker  = "RabbitMQ cannot be reached"
+	noConfirm = "RabbitMQ does not confirm"
 )
 
 // troubles logs that something does not work, and that it works again: once each.
 type troubles struct {
-	mu     sync.Mutex
-	known  map[string]bool
-	absent bool // RabbitMQ, when it was last asked
+	log *slog.Logger
+
+	mu    sync.Mutex
+	known map[string]trouble // by what does not work; guarded by mu
+}
+
+type trouble struct {
+	why string
+	at  time.Time // when it was last met
 }
 
 // told takes in how a piece of work ended that has this name when it fails.
-func (t *troubles) told(ctx context.Context, log *slog.Logger, what string, err error) {
+func (t *troubles) told(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() != nil {
 		return // it was cut off
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if (err != nil) == t.known[what] {
-		return
-	}
-	if t.known == nil {
-		t.known = map[string]bool{}
-	}
-	t.known[what] = err != nil
-	if err != nil {
-		log.ErrorContext(ctx, what, "err", err)
-	} else {
-		log.InfoContext(ctx, "works again: "+what)
+	_, before := t.known[what]
+	switch {
+	case err != nil:
+		t.known[what] = trouble{err.Error(), time.Now()}
+		if !before {
+			t.log.ErrorContext(ctx, what, "err", err)
+		}
+	case before:
+		delete(t.known, what)
+		t.log.InfoContext(ctx, "works again: "+what)
 	}
 }
 
-// broker takes in whether RabbitMQ gave no verdict on a message (away), or confirmed one.
-func (t *troubles) broker(ctx context.Context, log *slog.Logger, away error, confirmed bool) {
-	if away == nil && !confirmed {
-		return
-	}
-	t.told(ctx, log, "RabbitMQ does not confirm", away)
+// met reports whether this did not work when it was last tried.
+func (t *troubles) met(what string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.absent = away != nil
+	_, met := t.known[what]
+	return met
 }
 
-// away reports whether RabbitMQ gave no verdict when it was last asked.
-func (t *troubles) away() bool {
+// forget drops what was not met for so long while nothing was due: another relay has done what failed here.
+func (t *troubles) forget(ctx context.Context, after time.Duration) {
+	for _, what := range []string{noDelete, noConfirm} {
+		t.mu.Lock()
+		last, met := t.known[what]
+		t.mu.Unlock()
+		if met && time.Since(last.at) > after {
+			t.told(ctx, what, nil)
+		}
+	}
+}
+
+// list is what does not work, by the server to blame and with the reason.
+func (t *troubles) list() (all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.absent
+	for what, it := range t.known {
+		server := "mysql"
+		if strings.HasPrefix(what, "RabbitMQ") {
+			server = "rabbitmq"
+		}
+		all = append(all, server+": "+what+": "+it.why)
+	}
+	slices.Sort(all)
+	return all
 }

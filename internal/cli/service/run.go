@@ -19,7 +19,7 @@ import (
 )
 
 // Commands are those of this folder.
-var Commands = []command.Command{runCommand, probeCommand, doctorCommand}
+var Commands = []command.Command{runCommand, relayCommand, probeCommand, doctorCommand}
 
 var runCommand = command.Command{
 	Use:   "run",
@@ -39,10 +39,39 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
 		return func(ctx context.Context, c *command.Call) error {
-			if err := command.SQLFileError(runDaemon(ctx, c, *ignoreOldLog)); err != nil {
-				return command.Said(err)
-			}
-			return nil
+			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
+				o.IgnoreOldLog = *ignoreOldLog
+				log.InfoContext(ctx, "starting", "version", o.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes", cfg.Lanes,
+					"batch_size", cfg.BatchSize)
+				return daemon.New(ctx, cfg, log, o)
+			})
+		}
+	},
+}
+
+// relayAsks are the servers of a relay.
+var relayAsks = []string{"MYSQL_DSN", "AMQP_URL"}
+
+var relayCommand = command.Command{
+	Use:   "relay",
+	Short: "Publish the messages of an outbox until SIGTERM",
+	Long: `Publish what an order service has put into its outbox (docs/outbox.md): the relay beside that service, without a
+queue to consume from. ROLLBACKD_MYSQL_DSN names the schema of the service, in which 'migrate --outbox' makes the table,
+and ROLLBACKD_AMQP_URL the broker. A message that does not say where it goes is published to ROLLBACKD_EXCHANGE with the
+first of ROLLBACKD_ROUTING_KEYS, if that is no pattern. Several relays of one outbox share the work. Health and metrics
+answer at ROLLBACKD_HTTP_ADDR.
+
+Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is claimed, what is under way is confirmed,
+and the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (that is sent again, then). Beside the consumer,
+ROLLBACKD_OUTBOX=on has the relay work within 'run'.`,
+	Needs: command.NeedsNothing,
+	Forms: command.NoForm,
+	Flags: func(*command.Flags) command.Work {
+		return func(ctx context.Context, c *command.Call) error {
+			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
+				log.InfoContext(ctx, "starting", "version", o.Version, "exchange", cfg.Exchange, "routing_key", cfg.RoutingKey())
+				return daemon.NewRelay(ctx, cfg, log, o)
+			}, relayAsks...)
 		}
 	},
 }
@@ -55,14 +84,14 @@ const gcPercent = 400
 // loadInLogForm is LoadConfig for a command that writes a log: where that is JSON, warnings and the error with which
 // the command ends are lines of it, also while the settings are not known yet. In text they are for a person, as
 // elsewhere.
-func loadInLogForm(ctx context.Context, a *command.App) (config.Config, error) {
+func loadInLogForm(ctx context.Context, a *command.App, asks ...string) (config.Config, error) {
 	format := config.LogFormat(a.Environ)
 	if !a.LogsJSON(format) {
-		return a.LoadConfig()
+		return a.LoadConfig(asks...)
 	}
 	log := a.Logger(config.Config{LogFormat: config.LogFormatJSON})
 	a.LastWords = func(err error) { log.ErrorContext(ctx, "ended", "err", err.Error()) }
-	return a.LoadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) })
+	return a.LoadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) }, asks...)
 }
 
 // besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often
@@ -70,10 +99,14 @@ func loadInLogForm(ctx context.Context, a *command.App) (config.Config, error) {
 // Go runtime says otherwise.
 const besideBudget = 64 << 20
 
-func runDaemon(ctx context.Context, c *command.Call, ignoreOldLog bool) error {
-	cfg, err := loadInLogForm(ctx, c.App)
+// work runs what join makes of the settings until it is told to stop.
+func work(
+	ctx context.Context, c *command.Call, join func(config.Config, *slog.Logger, daemon.Options) (*daemon.Daemon, error),
+	asks ...string,
+) error {
+	cfg, err := loadInLogForm(ctx, c.App, asks...)
 	if err != nil {
-		return err
+		return command.Said(err)
 	}
 	folding := fold.New(c.Logger(cfg).Handler(), deadletter.Fingerprint)
 	defer folding.Flush()
@@ -84,21 +117,16 @@ func runDaemon(ctx context.Context, c *command.Call, ignoreOldLog bool) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
 	}
-	d, err := daemon.New(ctx, cfg, log, daemon.Options{
-		Version: c.Build.Version, Revision: c.Build.Revision, IgnoreOldLog: ignoreOldLog,
-	})
-	if err != nil {
-		return err
+	d, err := join(cfg, log, daemon.Options{Version: c.Build.Version, Revision: c.Build.Revision})
+	if err == nil {
+		err = d.Run(ctx)
 	}
-	log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes",
-		cfg.Lanes, "batch_size", cfg.BatchSize)
-	err = d.Run(ctx)
 	switch {
 	case errors.Is(err, consumer.ErrDrainTimeout):
-		return fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
-	case err != nil:
-		return err
+		err = fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
+	case err == nil:
+		log.InfoContext(context.WithoutCancel(ctx), "stopped")
+		return nil
 	}
-	log.InfoContext(context.WithoutCancel(ctx), "stopped")
-	return nil
+	return command.Said(command.SQLFileError(err))
 }

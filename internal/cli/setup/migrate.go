@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Commands are those of this folder.
@@ -38,18 +39,36 @@ var migrateCommand = command.Command{
 	Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
 and in several places at once: what is there stays as it is.
 
+With --outbox: make the table of the outbox alone, in whatever schema ROLLBACKD_MYSQL_DSN names, that of a producer for
+example; no other setting is needed, and RabbitMQ is not asked.
+
 With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.` +
 		migrateFromHelp,
 	Example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
     --map-tag order_cancel=stock.rollback --dry-run`,
+	Needs: command.NeedsNothing,
 	Flags: func(f *command.Flags) command.Work {
 		status := f.Bool("status", false, "only show what is there and what is missing")
+		alone := f.Bool("outbox", false, "only the table of the outbox")
 		old := takenOver(f, status)
-		return func(ctx context.Context, c *command.Call) error {
+		f.Check(func() error {
+			if *alone && old.From != "" {
+				return command.Usagef("--outbox and --from do not go together")
+			}
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) (err error) {
+			var asks []string
+			if *alone {
+				asks = []string{"MYSQL_DSN"}
+			}
+			if c.Config, err = c.LoadConfig(asks...); err != nil {
+				return err
+			}
 			if old.From != "" {
 				return takeOver(ctx, c, *old)
 			}
-			things, err := migrate(ctx, c, *status)
+			things, err := migrate(ctx, c, *status, *alone)
 			if len(things) == 0 {
 				return err
 			}
@@ -64,33 +83,41 @@ With --status: show what is there and what is missing, change nothing, and exit 
 
 // migrate makes what is missing, or only looks, and says of everything whether it was there. MySQL comes first: without
 // its tables the queues are of no use. Who only looks asks both servers, whichever answers.
-func migrate(ctx context.Context, c *command.Call, look bool) ([]thing, error) {
-	otherwise := stateMade
+func migrate(ctx context.Context, c *command.Call, look, outboxAlone bool) ([]thing, error) {
+	otherwise, sets, cure := stateMade, c.Config.Migrations(), "migrate"
 	if look {
 		otherwise = stateMissing
 	}
-	things, err := tables(ctx, c, otherwise)
+	if outboxAlone {
+		sets, cure = outbox.Sets(), "migrate --outbox"
+	}
+	things, err := tables(ctx, c, sets, otherwise)
 	if err != nil && !look {
 		return nil, err
 	}
-	queues, err2 := queues(ctx, c, otherwise)
-	things = append(things, queues...)
+	var err2 error
+	if !outboxAlone {
+		var made []thing
+		made, err2 = queues(ctx, c, otherwise)
+		things = append(things, made...)
+	}
 	if err := errors.Join(c.Hinted(err), c.OfRabbit(err2)); err != nil {
 		return things, err
 	}
 	there := slices.DeleteFunc(slices.Clone(things), func(th thing) bool { return th.State == stateMissing })
 	if missing := len(things) - len(there); missing > 0 {
-		return things, fmt.Errorf("missing: %d of these; '%s migrate' makes them", missing, c.Program)
+		return things, fmt.Errorf("missing: %d of these; '%s %s' makes them", missing, c.Program, cure)
 	}
 	return things, nil
 }
 
 // tables makes the tables, or looks; otherwise is the state of a step that was not applied.
-func tables(ctx context.Context, c *command.Call, otherwise string) (things []thing, err error) {
+func tables(
+	ctx context.Context, c *command.Call, o dedup.MigrateOptions, otherwise string,
+) (things []thing, err error) {
 	if err := c.OpenPool(ctx); err != nil {
 		return nil, err
 	}
-	o := c.Config.Migrations()
 	o.Waiting = func(err error) { c.Say("somebody else has a table in use, waiting: %v", err) }
 	steps, err := dedup.MigrationStatus(ctx, c.DB, o)
 	if err == nil && otherwise == stateMade {
@@ -108,7 +135,7 @@ func tables(ctx context.Context, c *command.Call, otherwise string) (things []th
 		whole = whole && m.Applied
 		things = append(things, th)
 	}
-	if otherwise == stateMissing && whole {
+	if otherwise == stateMissing && whole && !o.NoLog {
 		err = dedup.CheckSchema(ctx, c.DB, c.Config.LogTable)
 	}
 	return things, err

@@ -41,7 +41,8 @@ func TestAccountFilesHoldTheRights(t *testing.T) {
 		}
 		generated(t, dir+"/"+entry.Name(), "", "", text)
 	}
-	want := []string{"mysql-1-migrate.sql", "mysql-2-daemon.sql", "rabbitmq-definitions.json", "redis-users.acl"}
+	want := []string{"mysql-1-migrate.sql", "mysql-2-daemon.sql", "mysql-3-outbox.sql", "rabbitmq-definitions.json",
+		"redis-users.acl"}
 	if !slices.Equal(names, want) {
 		t.Errorf("%s holds %q, want %q", dir, names, want)
 	}
@@ -94,7 +95,9 @@ func filled(t *testing.T, form, classic string) string {
 	var text strings.Builder
 	if err := forms.Execute(&text, map[string]any{
 		"Migrate": rights.MySQL(n, rights.Migrate), "Work": rights.MySQL(n, work...), "Lock": rights.Lock(work...),
-		"TakeOver": rights.MySQL(n, rights.TakeOver),
+		"TakeOver": rights.MySQL(n, rights.TakeOver), "Within": rights.Outbox(true, work...),
+		"Producer": rights.MySQL(n, rights.Producer), "Relay": rights.MySQL(n, rights.Relay),
+		"Sender":   rights.RabbitMQ(n, rights.Relay),
 		"Tables":   append(rights.MySQL(n, rights.Roles()...), rights.Lock(rights.Roles()...)...),
 		"Commands": rights.Redis(work...), "Cluster": rights.RedisCluster(),
 		"Sentinels": rights.SentinelACL("rollbackd", "PASSWORD"),
