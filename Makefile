@@ -200,8 +200,8 @@ bin/chaos:
 	@$(GO) build -o $@ ./internal/cmd/chaos
 
 .PHONY: demo
-demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; HOLD=1 stays up
-	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(HANDLER)
+demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; OUTBOX=on from the order's commit on; HOLD=1 stays up
+	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(if $(OUTBOX),-outbox) $(HANDLER)
 
 # VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version.
 .PHONY: cut

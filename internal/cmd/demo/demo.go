@@ -74,7 +74,6 @@ func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n",
 
 // begin starts the servers, builds the binary and migrates.
 func (d *demo) begin() {
-	d.say("rollbackd: %s cancelled orders give their stock back, each exactly once\n", number(orders))
 	d.dir = must.Get(os.MkdirTemp("", "rollbackd-demo-"))
 	must.OK(os.Setenv("TMPDIR", d.dir)) // the servers' folders go below ours
 	d.say("folder       %s, removed at the end", d.dir)

@@ -48,6 +48,10 @@ func command(ctx context.Context, args []string, out *os.File) error {
 	if hold {
 		args = args[1:]
 	}
+	if len(args) == 1 && args[0] == "-outbox" {
+		d := &demo{ctx: ctx, out: out, tables: stockTables{}}
+		return d.over(must.Catch(d.outboxStory))
+	}
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == config.HandlerStock:
 		return run(ctx, out, stockTables{}, hold)
@@ -62,6 +66,7 @@ func command(ctx context.Context, args []string, out *os.File) error {
 func run(ctx context.Context, out *os.File, t tables, hold bool) error {
 	d := &demo{ctx: ctx, out: out, tables: t}
 	err := must.Catch(func() {
+		d.say("rollbackd: %s cancelled orders give their stock back, each exactly once\n", number(orders))
 		d.begin()        // servers, binary, tables and queues
 		d.reserve()      // orders take their goods
 		d.startDaemon()  // rollbackd run
@@ -76,7 +81,12 @@ func run(ctx context.Context, out *os.File, t tables, hold bool) error {
 			d.hold() // a person's turn
 		}
 	})
-	if err != nil && ctx.Err() != nil {
+	return d.over(err)
+}
+
+// over ends a story, which err has stopped, if anything has.
+func (d *demo) over(err error) error {
+	if err != nil && d.ctx.Err() != nil {
 		err = errInterrupted // whatever the interrupted step made of it
 	}
 	return errors.Join(err, d.end())

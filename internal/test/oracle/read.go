@@ -111,7 +111,7 @@ func (w World) readQueues(ctx context.Context) *queues {
 		if w.Unacked != nil {
 			q.unacked[queue] = must.Get(w.Unacked(queue))
 		}
-		found, err := readQueue(ctx, conn, queue)
+		found, err := ReadQueue(ctx, conn, queue)
 		must.OK(err, "read "+queue)
 		for _, d := range found {
 			id, _ := wire.Identify(w.Group, sources, w.Queue, d) // an unidentified message has a name too
@@ -129,7 +129,8 @@ func (w World) readQueues(ctx context.Context) *queues {
 	return q
 }
 
-func readQueue(ctx context.Context, conn *rabbit.Conn, queue string) (found []rabbit.Delivery, err error) {
+// ReadQueue takes everything out of a queue, without acknowledging, and gives it back.
+func ReadQueue(ctx context.Context, conn *rabbit.Conn, queue string) (found []rabbit.Delivery, err error) {
 	n, _, err := conn.Depth(ctx, queue)
 	if err == nil && n > mostRead {
 		err = fmt.Errorf("it holds %d messages, more than the %d that can be read", n, mostRead)

@@ -126,7 +126,7 @@ var arrows = []arrow{
 		"binaries"},
 	{"internal/cmd/demo", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
 		"internal/test/must", "internal/test/poll", "internal/test/shop", "internal/daemon", "internal/config", "consumer",
-		"deadletter", "dedup", "internal/rabbit", "internal/wire", "stock"},
+		"deadletter", "dedup", "internal/rabbit", "internal/wire", "outbox", "stock"},
 		"it shows what a user does, with servers of its own"},
 	{"internal/test/prometheus", nil, "its tests look at the real binary through a real Prometheus"},
 	{"internal/test/repo", nil, "it looks at the repository from outside"},
