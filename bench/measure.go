@@ -137,6 +137,7 @@ func cycle(s settings, r *run.Runner, first bool) (steps []step) {
 		sample("latency", figure.LatencyRounds, latency, figure.LatencyP50, figure.LatencyP99),
 		sample("latency among failures", figure.FailingRounds, failing, figure.LatencyFailing),
 		sample("starts", figure.StartRounds, r.Starts, figure.StartMS),
+		sample("relay", figure.RelayRounds, r.Relay, figure.Relay),
 	)...)
 }
 

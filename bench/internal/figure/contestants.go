@@ -89,6 +89,8 @@ func cycle() [][]run.Contestant {
 			{Name: "lock_redlock", Lock: "redlock", Guess: 25_000},
 			{Name: "lock_zookeeper", Lock: "zookeeper", Guess: 15_000},
 			{Name: "lock_mysql", Lock: "mysql", Guess: 15_000},
+			{Name: "emit", Sowing: ground.Sowing{Emits: true}, Guess: 20_000},
+			{Name: "emit_relayed", Sowing: ground.Sowing{Emits: true}, Settings: []string{"OUTBOX=on"}, Guess: 12_000},
 			{Name: "two_daemons", Daemons: 2, Guess: 30_000},
 		},
 			curves[0].contestants(), curves[1].contestants(),

@@ -47,6 +47,7 @@ const (
 	LatencyRounds = "latency_rounds"
 	FailingRounds = "latency_failing_rounds"
 	StartRounds   = "start_rounds"
+	RelayRounds   = "relay_rounds"
 	MemoryRounds  = "memory"
 	LargeRounds   = "large_bodies"
 )
@@ -58,6 +59,7 @@ const (
 	// LatencyFailing is the latency of the good messages among some that fail.
 	LatencyFailing = "latency_failing_5_p99_ms"
 	StartMS        = "start_ms"
+	Relay          = "relay"
 	RSS            = "rss_mib"
 	LargeRSS       = "large_bodies_rss_mib"
 	BatchSize      = "batch_size"
@@ -126,6 +128,14 @@ var definitions = []definition{
 		note: lockNote,
 	},
 	{key: "lock_mysql", what: "LOCK=mysql, beside the log ÷ one Redis", of: "lock_mysql", by: Base, note: lockNote},
+	{
+		key: "emit", what: "EMIT=stock.released ÷ off, no relay at work", goal: atLeast(0.6), of: "emit", by: Base,
+		note: "an event for each message",
+	},
+	{
+		key: "emit_relayed", what: "EMIT=stock.released with OUTBOX=on ÷ off", of: "emit_relayed", by: Base,
+		note: "the relay works in the daemon meanwhile, on the same two cores",
+	},
 	{key: "two_daemons", what: "two daemons ÷ one, on the same two cores", of: "two_daemons", by: Base},
 	{
 		key: "failing_1", what: "good messages/s while 1 % of 200,000 fail ÷ while none fails", goal: atLeast(0.8),
@@ -207,6 +217,11 @@ var definitions = []definition{
 		key: StartMS, what: "start of a daemon to its first effect, on warm servers", unit: "ms", goal: atMost(300),
 		note:    "a message waits; from before the process is made until its row is committed",
 		samples: StartRounds, field: "ms", parts: []string{"starts", "fastest_ms", "slowest_ms"},
+	},
+	{
+		key: Relay, what: "rollbackd relay ÷ a publisher with confirms that has the same messages in memory",
+		goal: atLeast(0.6), note: "both on the same two cores as MySQL and RabbitMQ, from the first message to the last",
+		samples: RelayRounds, field: "ratio", parts: []string{"relay_per_second", "plain_per_second", "messages"},
 	},
 	{
 		key: RSS, what: "daemon's resident memory before a backlog of 1,000,000, at most; the last minute's by the " +

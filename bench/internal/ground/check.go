@@ -38,6 +38,9 @@ func (f *Field) Check() (h Harvest) {
 	} else {
 		f.checkReservations(h.Applied)
 	}
+	if f.sown.Emits {
+		f.checkEvents(h.Applied)
+	}
 	h.Left, h.Dead = f.checkQueues(h.Applied)
 	return h
 }

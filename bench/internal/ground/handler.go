@@ -29,6 +29,9 @@ func (f *Field) handlerSettings() []string {
 	case config.HandlerHTTP:
 		return []string{"HANDLER=" + config.HandlerHTTP, "HTTP_TARGET=" + f.ground.service.URL + "/rollbacks"}
 	}
+	if f.sown.Emits {
+		return []string{"EMIT=" + config.EmitStockReleased}
+	}
 	return nil
 }
 

@@ -31,6 +31,9 @@ func (f *Field) newQueue() {
 		})
 	}
 	f.migrate()
+	if f.sown.Emits {
+		f.newOutbox()
+	}
 }
 
 // Depth is how many messages are ready in the main queue.
@@ -139,6 +142,9 @@ func (p *Producer) settle() {
 	p.open = p.open[1:]
 }
 
+// countedWithin is how long RabbitMQ may take until it counts what it has confirmed.
+const countedWithin = 20 * time.Second
+
 // blockOfTwins is how far apart the two copies of a message lie if nothing else is said: a block of messages is
 // followed by its copies, shuffled.
 const blockOfTwins = 10_000
@@ -154,7 +160,7 @@ func (f *Field) publishBacklog() {
 		f.Producing(func(p *Producer) { p.publishBlocks(int64(first), int64(producers)) })
 	})
 	// RabbitMQ counts a little later than it confirms.
-	f.ground.Until("the queue shows all messages that were confirmed", 20*time.Second, func() bool {
+	f.ground.Until("the queue shows all messages that were confirmed", countedWithin, func() bool {
 		return f.ground.Depth() == f.published.Load()
 	})
 }

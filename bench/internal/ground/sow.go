@@ -36,6 +36,8 @@ type Sowing struct {
 	Handler string
 	// AnswerAfter is how long the service takes for a call of handler http; 0: a millisecond.
 	AnswerAfter time.Duration
+	// Emits has each message that is applied put an event into the outbox, as EMIT does.
+	Emits bool
 	// Unreserved leaves out the reservations, for those who only consume.
 	Unreserved bool
 }
