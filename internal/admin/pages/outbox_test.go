@@ -1,0 +1,103 @@
+package pages
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// outbox makes one with two parked messages.
+func (w *world) outbox() {
+	w.t.Helper()
+	db, _, err := dedup.Open(w.t.Context(), w.dsn, dedup.OpenOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := outbox.Migrate(w.t.Context(), db); err != nil {
+		w.t.Fatal(err)
+	}
+	pool, _ := db.DB() // which was just used
+	_ = pool.Close()
+	for _, key := range []string{"o-1", hostile} {
+		w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, headers, owner, tries, failed_at, parked_at, reason, "+
+			"next_at) VALUES ('t', ?, '{\"sn\":\"A-1\",\"note\":\"secret\"}', '{\"x\":\"secret\"}', 'c', 3, UTC_TIMESTAMP(6), "+
+			"UTC_TIMESTAMP(6), ?, '9999-12-31')", key, hostile)
+	}
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) VALUES ('t', 'late', '{}', " +
+		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")
+}
+
+var hiddenSet = regexp.MustCompile(`name="(token|set)" value="([^"]*)"`)
+
+// Given an outbox with parked messages, strangers' texts in them, and bodies that are hidden; then a person who may act
+// finds them from the overview, sees what a retry would do, and asks for it, once; who may only look can do no more.
+func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
+	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{Pointers: [][]string{{"note"}}})
+	if page := w.ask(looks, "/outbox", nil); page.status != http.StatusNotFound {
+		t.Errorf("a schema without an outbox: HTTP %d", page.status)
+	}
+	w.outbox()
+	for path, texts := range map[string][]string{
+		"/outbox":                        {"o-1", "late", "refused"},
+		"/outbox?state=parked&since=1h":  {"o-1", "!>late<"},
+		"/outbox/message?key=o-1&tag=t":  {"A-1", "(hidden)", "perhaps, under claim c", "!secret"},
+		"/message?key=o-1":               {"parked in the outbox", "(hidden)", "!secret"},
+		"/outbox/message?key=none":       {"has no message with this key"},
+		"/outbox/act?act=outbox_drop":    {"<b>2</b> messages would be deleted", "Take what still waits too"},
+		"/outbox/act?act=outbox_retry":   {"<b>2</b> messages would be sent now"},
+		"/outbox/act?act=replay&key=o-1": {"want outbox_retry or outbox_drop"},
+	} {
+		page := w.ask(looks, path, nil)
+		for _, text := range append(texts, "!<script>alert", "!<img src=x") {
+			if without, not := strings.CutPrefix(text, "!"); strings.Contains(page.page, without) == not {
+				t.Errorf("%s: %q\n%s", path, text, page.page)
+			}
+		}
+	}
+	form := func(token string) url.Values {
+		to := url.Values{"why": {"it is bound again"}}
+		for _, m := range hiddenSet.FindAllStringSubmatch(w.ask(token,
+			"/outbox/act?act=outbox_retry&key=o-1", nil).page, -1) {
+			to.Set(m[1], m[2])
+		}
+		return to
+	}
+	if got := w.ask(looks, "/outbox/act", form(looks)); got.status != http.StatusForbidden {
+		t.Errorf("who may only look retries: HTTP %d", got.status)
+	}
+	sent := form(acts)
+	first, again := w.ask(acts, "/outbox/act", sent), w.ask(acts, "/outbox/act", sent)
+	if first.status != http.StatusSeeOther || first.location != again.location {
+		t.Fatalf("HTTP %d to %s, then %s:\n%s", first.status, first.location, again.location, first.page)
+	}
+	a, err := w.desk.Act(t.Context(), strings.TrimPrefix(first.location, "/acts/"))
+	if err != nil || a.Kind != operator.KindOutboxRetry || a.Actor != "anna" || a.Why != "it is bound again" {
+		t.Errorf("the record says %+v, %v", a, err)
+	}
+	if page := w.ask(looks, first.location, nil).page; !strings.Contains(page, "--key o-1") {
+		t.Errorf("the page of the act: %s", page)
+	}
+}
+
+// Given an outbox where something is parked and something is late, then the overview says so.
+func TestTheOverviewSaysWhatTheOutboxNeeds(t *testing.T) {
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w.outbox()
+	w.until("/", "2 messages are parked in the outbox")
+	w.says("/", http.StatusOK, "The outbox is late", ">Outbox<")
+}
