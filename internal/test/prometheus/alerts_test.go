@@ -153,7 +153,8 @@ var causes = map[string]func(w *world){
 		w.set("OUTBOX", "on")
 		w.run()
 		w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, routing_key, due_at, next_at) VALUES ('', 'k', 'x', " +
-			"NULL, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)), ('t', 'k', 'x', 'nowhere', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
+			"NULL, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)), ('t', 'k', 'x', 'nowhere', " +
+			"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))")
 		w.fires("RollbackdOutboxStands", "RollbackdOutboxParked")
 	},
 	"restarted": func(w *world) {
