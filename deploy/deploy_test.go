@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 var variable = regexp.MustCompile(`\bROLLBACKD_[A-Z0-9_]+`)
@@ -48,7 +49,7 @@ var (
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, dir := range []string{"../consumer", "../internal/admin", "../internal/operator", "../internal/daemon",
-		"../internal/handler"} {
+		"../internal/handler", "../outbox/relay"} {
 		for path, text := range filesIn(t, dir) {
 			if strings.HasSuffix(path, ".go") {
 				for _, m := range exported.FindAllStringSubmatch(text, -1) {
@@ -132,6 +133,7 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 		"why":    {"max_dead_rate", "not_consumed", "ends_connections", "person"},
 		"result": {"confirmed", "done", "failed", consumer.CallLater.String()},
 		"kind":   {"main", "retry", "backstop", "dead"},
+		"state":  {string(outbox.Parked)},
 	}
 	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
 		"prometheus/alerts.yaml"), -1)

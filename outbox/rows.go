@@ -124,7 +124,7 @@ func (f Filter) span() string {
 	case Due, Refused:
 		return "next_at <= " + soon
 	}
-	return "TRUE"
+	return "next_at <= '" + never + "'" // all of them, as a range of the index
 }
 
 const columns = "msg_tag, msg_key, CASE WHEN parked_at IS NOT NULL THEN 'parked' WHEN due_at > UTC_TIMESTAMP(6) THEN " +

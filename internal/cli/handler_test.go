@@ -80,11 +80,12 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	}
 }
 
-// Given the tables that migrate makes, with a lock in MySQL, then each is among those that an SQL file must not write.
+// Given the tables that migrate makes, with a lock in MySQL and the outbox, then each is among those that an SQL file
+// must not write.
 func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 	t.Parallel()
 	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
-		"ROLLBACKD_LOG_TABLE=letters")
+		"ROLLBACKD_LOG_TABLE=letters", "ROLLBACKD_OUTBOX=on")
 	s.quietly("", "migrate")
 	cfg, _, err := config.Load(s.environ)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	t.Parallel()
 	server, addr := stack.OwnMySQL(t), stack.FreeAddr(t)
 	s := newShell(t, "ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR="+addr, "ROLLBACKD_LOG_RETENTION=240h",
-		"ROLLBACKD_COMPENSATE_AFTER=1h")
+		"ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_OUTBOX=on")
 	s.dsn = server.Database(t)
 	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
 	s.run("", "migrate")
@@ -53,8 +53,10 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	fill("trade_mq_consumer_log", "'0A1B', 'cancel_group', 'cancel', 'C-#', '{}', # % 3, 1, '2026-11-01 10:00:00', NULL")
 	fill("stock (sku_id, amount)", "#, 10")
 	fill("stock_reservation (order_sn, sku_id, quantity, status, updated_at)", "'O-#', #, 1, 1 + # % 4, "+then)
+	fill("rollbackd_outbox (msg_tag, msg_key, body, due_at)",
+		"'t', 'later-#', 'x', UTC_TIMESTAMP(6) + INTERVAL # + 60 MINUTE")
 	tables := []string{"consumer_log", "consumer_log_event", "consumer_log_act", "consumer_log_once", "rollbackd_lock",
-		"stock", "stock_reservation", "trade_mq_consumer_log"}
+		"rollbackd_outbox", "stock", "stock_reservation", "trade_mq_consumer_log"}
 	s.exec("ANALYZE TABLE " + strings.Join(tables, ", "))
 	server.KeepStatements(t)
 

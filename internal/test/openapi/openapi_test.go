@@ -218,7 +218,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + dsn,
 		"ROLLBACKD_REDIS_URL=" + stack.Redis(t), "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + exchange,
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_ADMIN_TOKEN=" + token, "ROLLBACKD_MAX_ATTEMPTS=1",
-		"ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LANES=1",
+		"ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LANES=1", "ROLLBACKD_OUTBOX=on",
 	}
 	if out, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
 		t.Fatal(out, err)
@@ -380,6 +380,26 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	if len(acts.Items) != 1 || acts.Items[0].ID != before {
 		t.Errorf("the last act before the last one is %v, want %s", acts, before)
 	}
+
+	rename("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at, failed_at, reason) " +
+		"VALUES ('order.cancelled', 'p', '{}', '9999-12-31', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'no queue')")
+	var outbox struct {
+		Items, Messages []struct{ State string }
+	}
+	c.ask("GET", "/outbox?state=parked", "", http.StatusOK, &outbox)
+	c.ask("GET", "/outbox/message?key=p", "", http.StatusOK, &outbox)
+	c.ask("GET", "/outbox/preview?kind=outbox_drop&key=p", "", http.StatusOK, nil)
+	if len(outbox.Items) != 1 || len(outbox.Messages) != 1 || outbox.Items[0].State != "parked" {
+		t.Errorf("the outbox is told as %+v, want one parked message", outbox)
+	}
+	c.ask("POST", "/outbox", `{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`,
+		http.StatusCreated, nil, key, "o1")
+	poll.Until(t, "the message is dropped", func() bool {
+		var told struct{ Items []any }
+		c.ask("GET", "/outbox", "", http.StatusOK, &told)
+		return len(told.Items) == 0
+	})
+	c.ask("GET", "/outbox/message?key=nobody", "", http.StatusNotFound, nil)
 
 	c.ask("GET", "/letter?key=nobody", "", http.StatusNotFound, nil)
 	c.ask("GET", "/message?key=nobody", "", http.StatusNotFound, nil)
