@@ -172,7 +172,8 @@ CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB`)
 	const put = "INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('t', :k, '{}')"
 	for text, good := range map[string]bool{
 		put: true,
-		"INSERT IGNORE INTO `rollbackd_outbox` (msg_tag, `msg_key`, body) SELECT 't', id, n FROM goods WHERE n = :n": true,
+		"INSERT INTO `rollbackd_outbox` (msg_tag, `msg_key`, body) SELECT 't', id, n FROM goods WHERE n = :n": true,
+		"INSERT IGNORE INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('t', :k, '{}')":                 false,
 		"INSERT INTO " + w.show("SELECT DATABASE()") + ".rollbackd_outbox (msg_tag, msg_key, body, content_type, headers, " +
 			"exchange, routing_key, due_at) VALUES ('t', :k, '{}', 'text/plain', '{}', '', 'q', NOW() + INTERVAL 1 DAY)": true,
 		"SELECT reason FROM rollbackd_outbox WHERE msg_key = :k":                                           true,

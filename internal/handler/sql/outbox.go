@@ -14,11 +14,12 @@ var outboxColumns = []string{
 }
 
 // besidesOutbox are the tokens without the name of the outbox, if the statement does no more to it than to put messages
-// in. ON DUPLICATE KEY UPDATE would change one that a relay may have sent.
+// in. ON DUPLICATE KEY UPDATE would change one that a relay may have sent, and IGNORE would lose one whose key another
+// body has, or cut it (traps D5).
 func (s *Statement) besidesOutbox() []token {
 	r := &reader{tokens: s.tokens}
 	r.word("INSERT")
-	r.try(r.has("IGNORE", "LOW_PRIORITY", "HIGH_PRIORITY"))
+	r.try(r.has("LOW_PRIORITY", "HIGH_PRIORITY"))
 	r.word("INTO")
 	if at := r.at; at+1 < len(s.tokens) && s.tokens[at+1].mark(".") {
 		r.name()

@@ -1,4 +1,4 @@
--- Order and goods as in order-state, and a message about it for others. It is committed with the rest or not at all, and
+-- Order and goods as in order-state, and a message about it for others. It is committed with the rest or not at all;
 -- the relay sends it to the queues that are bound with its routing key: not to the one that this file works for.
 -- once
 UPDATE tb_order SET status = 'cancelled'
