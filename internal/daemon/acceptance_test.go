@@ -60,7 +60,8 @@ const (
 	inCluster     = "cluster"
 )
 
-// accept runs a test for each handler and each lock, in a world of its own; the pairs are settings as for newWorld.
+// accept runs a test for each handler and each lock, in a world of its own, where half of the messages come by the
+// outbox; the pairs are settings as for newWorld.
 func accept(t *testing.T, test func(w *world), pairs ...string) {
 	t.Helper()
 	t.Parallel()
@@ -71,7 +72,9 @@ func accept(t *testing.T, test func(w *world), pairs ...string) {
 			servers, set, more := lockServers(t, settings)
 			w := newWorld(t, append(settings, more...)...)
 			w.lockServers, w.lockSet = servers, set
+			w.byOutbox()
 			test(w)
+			is(w, "messages left in the outbox", w.waiting(), 0)
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
-	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // events lets a relay send what is in the outbox, and reads the queue that the events come to: their bodies by key.
@@ -20,15 +18,9 @@ func (w *world) events() map[string][]string {
 	queue := w.broker.Name("events")
 	w.broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
 	w.broker.Bind(queue, "stock.released", w.route.Exchange)
-	r := must(relay.New(relay.Config{
-		DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.route.Exchange, RoutingKey: w.route.Key,
-	}))(w.t)
-	ctx, stop := context.WithCancel(w.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	w.eventually("the outbox is empty", func() bool { return w.count("SELECT COUNT(*) FROM rollbackd_outbox") == 0 })
+	stop := w.relay()
+	w.eventually("the outbox is empty", func() bool { return w.waiting() == 0 })
 	stop()
-	ok(w.t, <-ended)
 	came := map[string][]string{}
 	poll.Until(w.t, "nothing is left in the queue", func() bool {
 		d, more := w.broker.Get(queue)
@@ -98,7 +90,7 @@ func TestEachReleaseIsToldByOneEvent(t *testing.T) {
 			}
 			w.publish(misled...)
 			w.ended(len(sent) + len(misled))
-			is(w, "events of events", w.count("SELECT COUNT(*) FROM rollbackd_outbox"), 0)
+			is(w, "events of events", w.waiting(), 0)
 			w.stop(one, other)
 			w.judge(oracle.Allowance{Attempts: 4})
 		})

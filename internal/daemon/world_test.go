@@ -26,6 +26,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -52,6 +54,7 @@ type world struct {
 	rng    *rand.Rand
 	logs   *program.Log
 
+	outbox      bool            // half of what is published comes by the outbox
 	lockServers []*stack.Server // of the lock, if the test has its own
 	lockSet     *stack.RedisSet // what they are together, if one of them takes the place of another
 }
@@ -165,9 +168,60 @@ func (w *world) remember() {
 	w.before = must(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 }
 
+// byOutbox makes the table of the outbox and lets a relay send what is put there. From now on every second message is
+// put instead of being published, which is a promise as a confirm is one.
+func (w *world) byOutbox() {
+	w.t.Helper()
+	ok(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
+	w.outbox = true
+	w.t.Cleanup(w.relay())
+}
+
+// relay sends what is in the outbox until stop is called.
+func (w *world) relay() (stop func()) {
+	w.t.Helper()
+	r := must(relay.New(relay.Config{
+		DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.route.Exchange, RoutingKey: w.route.Key,
+	}))(w.t)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() {
+		cancel()
+		ok(w.t, <-ended)
+	}
+}
+
+// put is how every second of the messages is put into the outbox; the others are published.
+func (w *world) put(sent []oracle.Sent) (others []oracle.Sent) {
+	w.t.Helper()
+	var some []oracle.Sent
+	for i, one := range sent {
+		if i%2 == 0 {
+			some = append(some, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	_ = must(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
+		msgs := make([]outbox.Message, len(batch))
+		for i, p := range batch {
+			msgs[i] = outbox.Message{Tag: p.Key, Key: p.MessageID, Body: p.Body}
+		}
+		tx := must(w.db.BeginTx(w.t.Context(), nil))(w.t)
+		ok(w.t, outbox.Put(w.t.Context(), tx, msgs...))
+		ok(w.t, tx.Commit())
+		return make([]error, len(batch))
+	}, some))(w.t)
+	return others
+}
+
 // publish publishes confirmed and writes it down.
 func (w *world) publish(sent ...oracle.Sent) {
 	w.t.Helper()
+	if w.outbox {
+		sent = w.put(sent)
+	}
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
 	ok(w.t, shop.Publish(w.t.Context(), p, w.ledger, sent, nil))
@@ -243,6 +297,12 @@ func (w *world) count(query string, args ...any) int {
 	return n
 }
 
+// waiting counts the rows of the outbox.
+func (w *world) waiting() int {
+	w.t.Helper()
+	return w.count("SELECT COUNT(*) FROM rollbackd_outbox")
+}
+
 // rows counts the rows of the log in a status.
 func (w *world) rows(status dedup.Status) int {
 	w.t.Helper()
@@ -262,7 +322,7 @@ func (w *world) ended(n int) {
 	})
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), func() bool {
 		quiet++
-		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
+		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n || w.outbox && w.waiting() > 0 {
 			quiet = 0
 			return false
 		}
