@@ -191,7 +191,7 @@ func (t *attempt) readNow(ctx context.Context) {
 	it := t.items[0]
 	if t.mayKill(it) && it.rejected == nil {
 		if err := t.validate(ctx, &it.msg)[0]; err != nil {
-			it.rejected = &unreadable{dedup.ReasonMalformed, err}
+			it.rejected = refusedBy(err)
 		}
 	}
 	if it.rejected != nil {

@@ -63,6 +63,14 @@ func permanentReason(err error) dedup.Reason {
 	return dedup.ReasonPermanent
 }
 
+// refusedBy is what a Validator's error makes of a message.
+func refusedBy(err error) *unreadable {
+	if IsPermanent(err) {
+		return &unreadable{permanentReason(err), err}
+	}
+	return &unreadable{dedup.ReasonMalformed, err}
+}
+
 // BlamedMessage names one message of a call and what is wrong with it; the error may be [Permanent].
 type BlamedMessage struct {
 	Index int // into the call's msgs

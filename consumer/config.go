@@ -276,6 +276,9 @@ func (c Config) topology() rabbit.TopologyConfig {
 	}
 }
 
+// checked is a Handler that can tell beforehand that it cannot work.
+type checked interface{ check(cfg Config) error }
+
 // complete is c with its defaults; what cannot work is refused.
 func (c Config) complete(h Handler) (Config, error) {
 	c = c.withDefaults()
@@ -283,8 +286,8 @@ func (c Config) complete(h Handler) (Config, error) {
 	if h == nil {
 		err = errors.Join(err, errors.New("no Handler"))
 	}
-	if calls, ok := h.(*callHandler); ok {
-		err = errors.Join(err, calls.check(c))
+	if h, ok := h.(checked); ok {
+		err = errors.Join(err, h.check(c))
 	}
 	var keyErr error
 	if c.keyFrom, keyErr = wire.ParseKeySources(c.KeyFrom); keyErr != nil {

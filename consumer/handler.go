@@ -52,8 +52,9 @@ type Handler interface {
 
 // Validator is a Handler that can refuse a message by its body alone, before any transaction.
 type Validator interface {
-	// Validate refuses a message that nobody can ever read: it is dead-lettered at once with reason malformed. It may
-	// leave the decoded body in m.Value for Handle. It must not do I/O; a panic counts as an error.
+	// Validate refuses a message that nobody can ever read: it is dead-lettered at once with reason malformed, or with
+	// reason permanent if the error is marked as [Permanent]. It may leave the decoded body in m.Value for Handle. It must
+	// not do I/O; a panic counts as an error.
 	Validate(m *Message) error
 }
 

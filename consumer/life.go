@@ -99,7 +99,7 @@ func (w *worker) identify(ctx context.Context, b *batch) {
 	}
 	for i, err := range w.validate(ctx, msgs...) {
 		if err != nil {
-			unread[i].rejected = &unreadable{dedup.ReasonMalformed, err}
+			unread[i].rejected = refusedBy(err)
 		}
 	}
 	for _, it := range b.all {

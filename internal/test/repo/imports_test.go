@@ -50,7 +50,7 @@ var arrows = []arrow{
 	{"consumer/internal/runner", nil, "what runs the code of a handler outlives whatever that does"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
 		"internal/limits", "internal/lockers", "internal/mysqldb", "lock", "internal/rabbit",
-		"internal/wire"},
+		"internal/strictjson", "internal/wire"},
 		"it serves any handler: it must not know stock, nor read the environment; letters and keeper it only sets up"},
 	{"deadletter", []string{"dedup", "internal/certs", "internal/mysqldb", "internal/rabbit", "internal/wire"},
 		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
