@@ -55,7 +55,7 @@ func Read(text string) (all Kind, what string) {
 			r.next()
 		}
 		if r.kind == 0 {
-			if all == Plain && strings.Contains(strings.ToUpper(text), "GET_LOCK") { // it outlasts the transaction
+			if all == Plain && namesGetLock(text) { // it outlasts the transaction
 				all = Lasting
 			}
 			return all, what
@@ -69,6 +69,21 @@ func Read(text string) (all Kind, what string) {
 		if one > all {
 			all, what = one, firstWords(text[from:])
 		}
+	}
+}
+
+// namesGetLock reports whether GET_LOCK stands somewhere in a text, in any case.
+func namesGetLock(text string) bool {
+	for {
+		i := strings.IndexByte(text, '_')
+		if i < 0 {
+			return false
+		}
+		if from, to := i-len("GET"), i+len("_LOCK"); from >= 0 && to <= len(text) &&
+			strings.EqualFold(text[from:to], "GET_LOCK") {
+			return true
+		}
+		text = text[i+1:]
 	}
 }
 
