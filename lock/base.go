@@ -122,23 +122,17 @@ func (b *base) ask(
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	if b.isOne() { // by the caller's own goroutine, whose stack has grown already
+		a := b.reply(ctx, 0, lanes, call)
+		return []reply{a}, a.err
+	}
 	began, count := time.Now(), len(b.nodes)
 	quorum := count/2 + 1
 	all, over := make(chan reply), make(chan struct{})
 	defer close(over)
-	for i, n := range b.nodes {
+	for i := range b.nodes {
 		go func() { // for the timeout at most, whoever waits for it
-			a := reply{from: n}
-			if lanes {
-				a.err = n.down()
-			}
-			if a.err == nil {
-				a.err = b.within(context.WithoutCancel(ctx), func(ctx context.Context) error { return call(ctx, &a) })
-				if lanes && a.err != nil && ctx.Err() == nil {
-					n.fail(a.err)
-				}
-			}
-			a.err = b.of(i, a.err)
+			a := b.reply(ctx, i, lanes, call)
 			select {
 			case all <- a:
 			case <-over:
@@ -169,11 +163,24 @@ func (b *base) ask(
 	return replies, nil
 }
 
+// reply calls one node, for the timeout at most, also when ctx ends: what the node did must be known.
+func (b *base) reply(ctx context.Context, i int, lanes bool, call func(context.Context, *reply) error) reply {
+	a := reply{from: b.nodes[i]}
+	if lanes {
+		a.err = a.from.down()
+	}
+	if a.err == nil {
+		a.err = b.within(context.WithoutCancel(ctx), func(ctx context.Context) error { return call(ctx, &a) })
+		if lanes && a.err != nil && ctx.Err() == nil {
+			a.from.fail(a.err)
+		}
+	}
+	a.err = b.of(i, a.err)
+	return a
+}
+
 // most is the error of a call that more than half did not answer.
 func (b *base) most(errs []error) error {
-	if b.isOne() {
-		return errs[0]
-	}
 	return fmt.Errorf("%d of %d masters do not answer: %w", len(errs), len(b.nodes), errors.Join(errs...))
 }
 
