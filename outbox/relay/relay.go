@@ -29,6 +29,7 @@ type Relay struct {
 	limit     int         // how many rows the next claim asks for; of the loop of Run
 	working   atomic.Bool // the table was found
 	draining  atomic.Bool
+	stale     atomic.Bool // a queue has refused something on the present connection
 
 	inFlight chan struct{} // holds a token for each batch that awaits its confirms
 	batches  sync.WaitGroup
@@ -133,6 +134,10 @@ func (r *Relay) turn(ctx, work context.Context) (found int, more bool, err error
 	if err != nil {
 		return 0, false, err
 	}
+	if due && r.stale.Swap(false) { // else RabbitMQ 3.10 refuses what comes on it, also when there is room again
+		r.batches.Wait()
+		r.publisher.Renew()
+	}
 	if r.unreachable(ctx) {
 		return 0, false, nil
 	}
@@ -199,7 +204,9 @@ func (r *Relay) deliver(ctx context.Context, c claim) {
 		}
 	}
 	for i, err := range r.publisher.Publish(ctx, batch) {
-		sent[i].verdict = err
+		if sent[i].verdict = err; errors.Is(err, rabbit.ErrNacked) {
+			r.stale.Store(true)
+		}
 	}
 	err := r.settle(ctx, c)
 	r.troubles.told(ctx, noDelete, err)

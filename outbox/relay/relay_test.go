@@ -181,6 +181,25 @@ func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// Given a queue that was full and refuses no more, because its limit was lifted and nothing has left it, then what it
+// refused arrives. RabbitMQ 3.10 goes on refusing on a channel that it has told so.
+func TestAQueueWhoseLimitIsLiftedTakesMessagesAgain(t *testing.T) {
+	w := newWorld(t)
+	w.broker.Policy("full", w.queue, map[string]any{"max-length": 1, "overflow": "reject-publish"})
+	w.relay(w.config())
+	n := 0
+	poll.Until(t, "a message to be refused", func() bool {
+		w.put(messages(fmt.Sprint("m", n), 10)...)
+		n++
+		return w.count("reason IS NOT NULL") > 0
+	})
+	w.broker.Policy("full", w.queue, nil)
+	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	if got := w.broker.Depth(w.queue); got < 10*n {
+		t.Errorf("the queue holds %d messages, %d were put", got, 10*n)
+	}
+}
+
 func TestAMessageWaitsForItsTime(t *testing.T) {
 	w := newWorld(t)
 	w.put(outbox.Message{Tag: "t", Key: "later", Delay: time.Hour},
