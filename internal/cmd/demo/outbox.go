@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -18,8 +15,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
-	"github.com/rollbackd/rollbackd/outbox"
-	"github.com/rollbackd/rollbackd/stock"
 )
 
 // The size of the story of the outbox.
@@ -35,8 +30,6 @@ const (
 const (
 	event       = "stock.released"
 	eventsQueue = "demo.events"
-	timeoutTag  = "order.timeout"
-	cancelTag   = "order.cancelled"
 )
 
 // chain is the whole way: from the order's commit by the outbox and the relay to the daemon, its effect and its event.
@@ -58,8 +51,7 @@ func (d *demo) outboxStory() {
 	d.env = append(d.env, config.Prefix+"OUTBOX=on", config.Prefix+"EMIT="+event)
 	d.say("rollbackd: %s orders are paid, cancelled, or left to their timeout\n", number(placed))
 	d.begin()
-	must.Exec(d.ctx, d.pool, "CREATE TABLE orders (order_sn VARBINARY(64) PRIMARY KEY, status VARCHAR(20) NOT NULL) "+
-		"ENGINE=InnoDB")
+	must.Exec(d.ctx, d.pool, shop.OrdersTable)
 	must.OK(shop.Stock(d.ctx, d.pool, skus, amount))
 	d.initial = d.stock()
 	d.say("")
@@ -90,13 +82,9 @@ func (c *chain) orders() {
 	must.Side(clients, func(client int) {
 		rng := rand.New(rand.NewPCG(2, uint64(client)))
 		all := c.ordersOf(rng, client, each)
-		for i, o := range all {
+		for i, sale := range all {
 			wait := soonest + rand.N(latest-soonest)
-			c.tx(func(tx *gorm.DB) error {
-				must.OK(tx.Exec("INSERT INTO orders VALUES (?, 'open')", o.SN).Error)
-				must.OK(stock.Reserve(c.ctx, tx, o.SN, o.Items))
-				return outbox.Put(c.ctx, tx.Statement.ConnPool, rollback(timeoutTag, o, wait))
-			})
+			must.OK(sale.Place(c.ctx, c.db, wait))
 			if before := i - each/20; before >= 0 {
 				c.end(all[before], before)
 			}
@@ -106,47 +94,31 @@ func (c *chain) orders() {
 		number(int(c.paid.Load())), number(int(c.cancelled.Load())), number(int(c.late.Load())))
 }
 
-func (c *chain) ordersOf(rng *rand.Rand, client, n int) []shop.Order {
-	made := shop.Orders(rng, fmt.Sprintf("order-%d", client), n, skus/clients)
-	for _, o := range made {
+func (c *chain) ordersOf(rng *rand.Rand, client, n int) (sales []*shop.Sale) {
+	for _, o := range shop.Orders(rng, fmt.Sprintf("order-%d", client), n, skus/clients) {
 		for i := range o.Items {
 			o.Items[i].SKU += int64(client * skus / clients)
 		}
+		sales = append(sales, &shop.Sale{Order: o, Status: shop.Open})
 	}
-	return made
+	return sales
 }
 
-func rollback(tag string, o shop.Order, wait time.Duration) outbox.Message {
-	return outbox.Message{Tag: tag, Key: o.SN, Delay: wait, Value: map[string]string{"order_sn": o.SN, "reason": tag}}
-}
-
-// end pays an order, cancels it, or does nothing. Who pays too late has nothing changed.
-func (c *chain) end(o shop.Order, n int) {
-	var counted *atomic.Int64
-	err := c.db.WithContext(c.ctx).Transaction(func(tx *gorm.DB) error {
-		if n%3 == 2 {
-			return nil
-		}
-		status := []string{"paid", "cancelled"}[n%3]
-		must.OK(tx.Exec("UPDATE orders SET status = ? WHERE order_sn = ? AND status = 'open'", status, o.SN).Error)
-		_, err := outbox.Cancel(c.ctx, tx.Statement.ConnPool, timeoutTag, o.SN)
-		must.OK(err)
-		if counted = &c.cancelled; status == "cancelled" {
-			return outbox.Put(c.ctx, tx.Statement.ConnPool, rollback(cancelTag, o, 0))
-		}
-		counted = &c.paid
-		return stock.Confirm(c.ctx, tx, o.SN)
-	})
-	if errors.Is(err, stock.ErrReleased) {
-		counted, err = &c.late, nil
+// end pays an order, cancels it, or does nothing.
+func (c *chain) end(s *shop.Sale, n int) {
+	if n%3 == 2 {
+		return
 	}
-	must.OK(err)
-	if counted != nil {
-		counted.Add(1)
+	must.OK(s.End(c.ctx, c.db, []string{shop.Paid, shop.Cancelled}[n%3]))
+	switch {
+	case s.Late:
+		c.late.Add(1)
+	case s.Status == shop.Paid:
+		c.paid.Add(1)
+	default:
+		c.cancelled.Add(1)
 	}
 }
-
-func (c *chain) tx(do func(tx *gorm.DB) error) { must.OK(c.db.WithContext(c.ctx).Transaction(do)) }
 
 // kill starts relay and daemon, kills them in turn, each with SIGKILL, and starts them again.
 func (c *chain) kill() {

@@ -89,9 +89,11 @@ func (s *strike) pick(some []string) string { return some[s.variant%len(some)] }
 // breaksSchema says that a daemon that starts may refuse the schema from now on, and end.
 func breaksSchema(s *strike) { s.add(broken) }
 
-// links are those to one of the three servers; of a cluster, to all nodes.
+// links are the daemons' to one of the three servers; of a cluster, to all nodes. The relays and the order service have
+// links of their own.
 func (w *world) links(to string) []*stack.TCPProxy {
-	return map[string][]*stack.TCPProxy{onRabbit: w.amqp, onMySQL: {w.mysql}, onRedis: {w.redis}}[to]
+	return map[string][]*stack.TCPProxy{onRabbit: w.amqp, onMySQL: {w.mysql}, onRedis: {w.redis},
+		onOutbox: append(slices.Clone(w.chain.amqp), w.chain.mysql), onShop: {w.chain.seller}}[to]
 }
 
 func each(to string, do func(*stack.TCPProxy)) act {

@@ -60,7 +60,7 @@ type Result struct {
 	Strays int
 	// Unreached are the kinds whose turn did not come in the time, or that were left out, as a line has said.
 	Unreached []string
-	// Starts is how often a daemon was started.
+	// Starts is how often a process of the fleet was started.
 	Starts int
 	// Settled is how long it took until everything had come to rest after the last fault.
 	Settled time.Duration
@@ -113,9 +113,10 @@ func (r *Result) Print(w io.Writer) {
 	if r.Options.Phase.cluster != nil {
 		databases = databaseNodes
 	}
-	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons started %d times, at rest %v after the "+
-		"last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts, r.Settled.Round(time.Millisecond))
-	fmt.Fprintln(w, r.Report.Counters)
+	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons, 2 relays and a listener started %d "+
+		"times, at rest %v after the last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts,
+		r.Settled.Round(time.Millisecond))
+	fmt.Fprintf(w, "%v\n%v\n", r.Report.Counters, r.Report.Ends)
 	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
 }
 
@@ -137,7 +138,11 @@ func (w *world) run() *Result {
 	load, stopLoad := context.WithCancel(w.ctx)
 	defer stopLoad()
 	done := make(chan error, 1)
-	go func() { done <- w.load.run(load) }() // joined below
+	go func() { // joined below
+		done <- must.Catch(func() {
+			must.Side(2, func(side int) { must.OK([]func(context.Context) error{w.load.run, w.sell}[side](load)) })
+		})
+	}()
 	everybody := w.startPeople()
 	defer everybody.end()
 	strikes := w.strike()
@@ -197,7 +202,7 @@ func (w *world) judge(settled time.Duration) *Result {
 	defer w.mu.Unlock()
 	r := &Result{
 		Options: w.o, Report: report, Pauses: w.pauses, Strays: w.counts[strays], Settled: settled, Violations: w.violations,
-		Starts: w.fleet.sum(func(s *slot) int { return s.started }), Done: w.jobsDone(),
+		Starts: sum(w.fleet.all(), func(s *slot) int { return s.started }), Done: w.jobsDone(),
 	}
 	for _, k := range kinds() {
 		if s := w.struck[k.name]; s != nil {

@@ -1,7 +1,8 @@
 // Package chaos tries to break the promise: two daemons, the real binary, work on one queue under load while a seeded
 // schedule of faults hits them, their servers and the links between; then the faults stop, everything must come to rest
-// by itself, and the oracle judges what is left. What hit nothing proves nothing, so each fault counts what it hit, and
-// a kind of fault that never hit anything fails the run.
+// by itself, and the oracle judges what is left. A part of the load goes the whole chain: an order service puts it into
+// its outbox, relays send it, and another service applies the event of each effect. What hit nothing proves nothing, so
+// each fault counts what it hit, and a kind of fault that never hit anything fails the run.
 //
 // The kinds are the rows of the table in kinds.go: what begins one, what ends it, what it may cost. The phases are
 // those in phases.go; in one of them people work beside it all: they replay, reconcile, prune, purge and move letters

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,19 +29,22 @@ const (
 	drainGrace   = 5 * time.Second // for the machine, after the daemon's own deadline
 )
 
-// fleet is two daemons, each with a supervisor that starts it again when it ends.
+// fleet is two daemons, two relays before them, and a listener behind them, each with a supervisor that starts it again
+// when it ends.
 type fleet struct {
-	w     *world
-	slots [daemons]*slot
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
+	w        *world
+	slots    [daemons]*slot
+	relays   [relays]*slot
+	listener *slot
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
 }
 
-// slot is the place of one daemon, and its log: it counts what is said there.
+// slot is the place of one process, and its log: it counts what is said there.
 type slot struct {
-	name string
-	w    *world
-	file *os.File
+	name, command string
+	w             *world
+	file          *os.File
 
 	mu       sync.Mutex
 	environ  []string         // of the next one; guarded by mu, as all below
@@ -60,22 +64,33 @@ func (w *world) startFleet() {
 	}
 	ctx, stop := context.WithCancel(w.ctx)
 	f.stop = stop
-	for i := range f.slots {
-		s := &slot{name: fmt.Sprintf("daemon %d", i), w: w, environ: env, said: map[string]int{}}
-		s.file = must.Get(os.Create(filepath.Join(w.o.LogDir, fmt.Sprintf("daemon-%d-phase-%s.log", i, w.o.Phase.Name))))
-		f.slots[i] = s
+	launch := func(name, command string, env []string) *slot {
+		s := &slot{name: name, command: command, w: w, environ: env, said: map[string]int{}}
+		file := strings.ReplaceAll(name, " ", "-") + "-phase-" + w.o.Phase.Name + ".log"
+		s.file = must.Get(os.Create(filepath.Join(w.o.LogDir, file)))
 		f.wg.Go(func() { s.supervise(ctx) })
+		return s
 	}
+	for i := range f.slots {
+		f.slots[i] = launch(fmt.Sprint("daemon ", i), "run", env)
+	}
+	for i := range f.relays {
+		f.relays[i] = launch(fmt.Sprint("relay ", i), "relay", w.chain.relays)
+	}
+	f.listener = launch(listener, "run", w.chain.listens)
 	w.fleet = f
 }
 
-// supervise keeps one daemon running until the slot is stopped. One that ends without being asked to is a violation.
+// all are the processes in the order in which they end: who comes later has nothing left to do.
+func (f *fleet) all() []*slot { return append(slices.Concat(f.slots[:], f.relays[:]), f.listener) }
+
+// supervise keeps one process running until the slot is stopped. One that ends without being asked to is a violation.
 func (s *slot) supervise(ctx context.Context) {
 	for over := false; !over && ctx.Err() == nil; {
 		s.mu.Lock()
 		env := s.environ
 		s.mu.Unlock()
-		p, err := program.Start(program.Options{Path: s.w.o.Binary, Args: []string{"run"}, Env: env, Log: s})
+		p, err := program.Start(program.Options{Path: s.w.o.Binary, Args: []string{s.command}, Env: env, Log: s})
 		if err != nil {
 			s.w.violation("%s could not be started: %v", s.name, err)
 			return
@@ -124,9 +139,9 @@ func (s *slot) present(asked bool) *program.Process {
 	return s.process
 }
 
-// consuming waits until both daemons say that they are ready.
+// consuming waits until all say that they are ready.
 func (f *fleet) consuming() error {
-	for _, s := range f.slots {
+	for _, s := range f.all() {
 		ok := f.w.until(time.Minute, func() bool {
 			p := s.present(false)
 			if p == nil {
@@ -182,9 +197,9 @@ func (f *fleet) restart(environ []string) {
 	}
 }
 
-// drain ends both daemons for good.
+// drain ends all for good.
 func (f *fleet) drain() {
-	for _, s := range f.slots {
+	for _, s := range f.all() {
 		s.mu.Lock()
 		s.stopping = true
 		s.mu.Unlock()
@@ -197,14 +212,14 @@ func (f *fleet) drain() {
 func (f *fleet) kill() {
 	f.stop()
 	f.wg.Wait()
-	for _, s := range f.slots {
+	for _, s := range f.all() {
 		_ = s.file.Close() // it was written, or the run has failed anyway
 	}
 }
 
-// sum adds something up for both daemons.
-func (f *fleet) sum(of func(*slot) int) (n int) {
-	for _, s := range f.slots {
+// sum adds something up for some of them.
+func sum(slots []*slot, of func(*slot) int) (n int) {
+	for _, s := range slots {
 		s.mu.Lock()
 		n += of(s)
 		s.mu.Unlock()
@@ -213,16 +228,23 @@ func (f *fleet) sum(of func(*slot) int) (n int) {
 }
 
 // said is how often the daemons have logged this message.
-func (f *fleet) said(msg string) int { return f.sum(func(s *slot) int { return s.said[msg] }) }
+func (f *fleet) said(msg string) int {
+	return sum(f.slots[:], func(s *slot) int { return s.said[msg] })
+}
 
-// catch stops a daemon with SIGSTOP while it has deliveries in hand, and counts them. It may catch it with none after
-// all.
+// catch stops a process with SIGSTOP while it has something in hand, and counts that. It may have nothing after all.
 func (s *strike) catch() {
 	s.until(15*time.Second, func() bool {
+		stopped := time.Now()
 		if s.process.Signal(syscall.SIGSTOP) != nil {
 			return true // it has ended
 		}
-		if s.hits = s.inHandsOf(s.process.Pid()); s.hits > 0 {
+		if s.slot.command == "relay" {
+			s.hits = s.claims(stopped)
+		} else {
+			s.hits = s.inHandsOf(s.process.Pid())
+		}
+		if s.hits > 0 {
 			return true
 		}
 		_ = s.process.Signal(syscall.SIGCONT) // fails only when it has ended
@@ -230,20 +252,20 @@ func (s *strike) catch() {
 	})
 }
 
-func killDaemon(s *strike) {
+func killProcess(s *strike) {
 	s.process = s.slot.present(true)
 	s.catch()
 	must.OK(s.process.Kill())
 }
 
-// freezeDaemon makes a daemon one that has lost its locks and leases and does not know it.
-func freezeDaemon(s *strike) {
+// freezeProcess makes a process one that has lost its locks, leases and claims and does not know it.
+func freezeProcess(s *strike) {
 	s.process = s.slot.present(false)
 	s.catch()
 	_ = s.process.Signal(syscall.SIGSTOP) // catch may have let it go; fails only when it has ended
 }
 
-func thawDaemon(s *strike) {
+func thawProcess(s *strike) {
 	if err := s.process.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
 		must.OK(err)
 	}

@@ -13,6 +13,9 @@ const (
 	onMySQL  = "mysql"
 	onRedis  = "redis"
 	onDaemon = "daemon" // one of them
+	onRelay  = "relay"  // likewise
+	onOutbox = "outbox" // the relays' links
+	onShop   = "shop"   // the order service's
 )
 
 var (
@@ -20,12 +23,16 @@ var (
 	mysqld     = []string{onMySQL}
 	redisd     = []string{onRedis}
 	daemon     = []string{onDaemon}
-	everything = []string{"daemon 0", "daemon 1", onMySQL, onRabbit, onRedis}
+	relay      = []string{onRelay}
+	everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", onMySQL, onRabbit, onRedis, onOutbox, onShop}
 )
 
 // What kinds hit.
 const (
 	inHand  = "deliveries in hand"
+	claimed = "messages claimed"
+	refusal = "messages refused"
+	replies = "replies lost"
 	cutOff  = "connections cut"
 	misses  = "times missed by a daemon"
 	carries = "bytes carried"
@@ -45,12 +52,21 @@ func kinds() []kind {
 	kill, start := (*stack.Server).Kill, (*stack.Server).Start
 	freeze, thaw := (*stack.Server).Freeze, (*stack.Server).Thaw
 	all := []kind{
-		{name: "daemon kill -9", unit: inHand, on: daemon, cost: 1, beside: true, work: true, begin: killDaemon},
+		{name: "daemon kill -9", unit: inHand, on: daemon, cost: 1, beside: true, work: true, begin: killProcess},
 		{name: "daemon SIGTERM", unit: inHand, on: daemon, beside: true, begin: terminateDaemon},
-		{name: "daemon frozen", unit: inHand, on: daemon, least: 8, most: 25, cost: 1, beside: true, begin: freezeDaemon,
-			end: thawDaemon},
+		{name: "daemon frozen", unit: inHand, on: daemon, least: 8, most: 25, cost: 1, beside: true, begin: freezeProcess,
+			end: thawProcess},
 		{name: "daemon frozen in mysql", unit: "transactions left open", on: []string{onDaemon, onMySQL}, least: 16,
-			most: 25, cost: 1, begin: freezeInTransaction, end: thawDaemon},
+			most: 25, cost: 1, begin: freezeInTransaction, end: thawProcess},
+
+		{name: "relay kill -9", unit: claimed, on: relay, beside: true, begin: killProcess},
+		// Longer than what it has claimed is its own.
+		{name: "relay frozen", unit: claimed, on: relay, least: 32, most: 40, beside: true, begin: freezeProcess,
+			end: thawProcess},
+		{name: "event queue unbound", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: unbindEvents,
+			end: undo, hit: refusedEvents},
+		{name: "event queue full", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,
+			end: both(thawProcess, undo), hit: refusedEvents},
 
 		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: server(onRabbit, kill),
 			end: server(onRabbit, start), hit: linked(onRabbit)},
@@ -94,11 +110,11 @@ func kinds() []kind {
 			begin: server(onRedis, freeze), end: server(onRedis, thaw), hit: linked(onRedis)},
 		{name: "redis FLUSHALL", unit: "keys gone", on: redisd, work: true, begin: flush},
 
-		{name: "mysql lost COMMIT reply", unit: "replies lost", on: mysqld, beside: true, work: true,
+		{name: "mysql lost COMMIT reply", unit: replies, on: mysqld, beside: true, work: true,
 			begin: trap(onMySQL, (*stack.TCPProxy).DropReply, "COMMIT")},
 		{name: "mysql lost COMMIT", unit: "requests lost", on: mysqld, beside: true,
 			begin: trap(onMySQL, (*stack.TCPProxy).DropRequest, "COMMIT")},
-		{name: "redis lost SET reply", unit: "replies lost", on: redisd,
+		{name: "redis lost SET reply", unit: replies, on: redisd,
 			begin: trap(onRedis, (*stack.TCPProxy).DropReply, "$3\r\nset\r\n")},
 		// The connection is cut before the broker gets an ack: everything it held comes again.
 		{name: "rabbitmq lost ack", unit: "acks lost", on: rabbitmq,
@@ -106,8 +122,17 @@ func kinds() []kind {
 		// The one that publishes copies is cut when the broker answers: it has the copy and the daemon does not know.
 		{name: "rabbitmq lost confirm", unit: "confirms lost", on: rabbitmq, work: true,
 			begin: trap(onRabbit, (*stack.TCPProxy).DropReply, basicPublish)},
+		{name: "relay lost confirm", unit: "confirms lost", on: []string{onOutbox},
+			begin: trap(onOutbox, (*stack.TCPProxy).DropReply, basicPublish)},
+		{name: "relay lost COMMIT reply", unit: replies, on: []string{onOutbox}, beside: true,
+			begin: trap(onOutbox, (*stack.TCPProxy).DropReply, "COMMIT")},
+		// The order service cannot know whether its messages are in the outbox, and puts them again.
+		{name: "shop lost COMMIT reply", unit: replies, on: []string{onShop}, beside: true,
+			begin: trap(onShop, (*stack.TCPProxy).DropReply, "COMMIT")},
+		{name: "shop lost COMMIT", unit: "requests lost", on: []string{onShop}, beside: true,
+			begin: trap(onShop, (*stack.TCPProxy).DropRequest, "COMMIT")},
 	}
-	for _, to := range []string{onRabbit, onMySQL, onRedis} {
+	for _, to := range []string{onRabbit, onMySQL, onRedis, onOutbox, onShop} {
 		all = append(all,
 			kind{name: to + " link slow", unit: carries, on: []string{to}, least: 4, most: 10, hit: carried(to),
 				begin: each(to, func(l *stack.TCPProxy) { l.Delay(100 * time.Millisecond) }),

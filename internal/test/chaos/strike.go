@@ -70,7 +70,10 @@ func (w *world) strikeOne(p planned) error {
 		targets = everything
 	}
 	for i, target := range targets {
-		if target == onDaemon {
+		if target == onRelay {
+			s.slot = w.fleet.relays[p.variant%relays]
+		}
+		if target == onRelay || target == onDaemon {
 			targets[i] = s.slot.name
 		}
 	}

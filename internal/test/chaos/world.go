@@ -25,7 +25,9 @@ import (
 )
 
 const (
-	queue    = "stock.rollback" // the main queue
+	queue       = "stock.rollback" // the main queue
+	outboxTable = "rollbackd_outbox"
+
 	database = "shop"
 	user     = "rollbackd"          // of the daemons, so that its rights can be revoked
 	account  = "'" + user + "'@'%'" // in SQL
@@ -38,7 +40,7 @@ const (
 )
 
 var (
-	written = []string{"stock", "stock_reservation", "consumer_log"}                // by a message that is applied
+	written = []string{"stock", "stock_reservation", "consumer_log", outboxTable}   // by a message that is applied
 	tables  = append(slices.Clone(written), "consumer_log_event", "rollbackd_meta") // what the daemons write
 
 	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
@@ -53,7 +55,7 @@ const (
 	strays  = "sources with transactions of their own"
 )
 
-// world is one run: servers, links, daemons and load.
+// world is one run: servers, links, daemons, what lies before and behind them, and load.
 type world struct {
 	ctx     context.Context // ends when the run is cut short
 	o       Options
@@ -63,6 +65,7 @@ type world struct {
 	mysql   *stack.TCPProxy   // of a database cluster, before the proxy that leads to one of its nodes
 	redis   *stack.TCPProxy
 	db      *sql.DB // of root, not through the proxy of the daemons
+	chain   chain
 	environ []string
 	asRoot  []string // environ with an account that may migrate
 	planted int      // numbers what faults plant
@@ -129,9 +132,10 @@ func (w *world) link() {
 		return must.Get(stack.NewProxy(target, func(format string, args ...any) { w.violation("proxy: "+format, args...) }))
 	}
 	for _, node := range w.stack.Nodes {
-		w.amqp = append(w.amqp, proxy(node.Addr()))
+		w.amqp, w.chain.amqp = append(w.amqp, proxy(node.Addr())), append(w.chain.amqp, proxy(node.Addr()))
 	}
 	w.mysql, w.redis = proxy(w.stack.MySQL.Addr()), proxy(w.stack.Redis.Addr())
+	w.chain.mysql, w.chain.seller = proxy(w.stack.MySQL.Addr()), proxy(w.stack.MySQL.Addr())
 }
 
 // openShop makes the database, the daemons' account and their settings.
@@ -153,14 +157,14 @@ func (w *world) openShop() {
 	for i, node := range w.stack.Nodes {
 		urls, direct = append(urls, w.amqp[i].Through(node.URL())), append(direct, node.URL())
 	}
-	asRoot := own.FormatDSN()
+	asRoot, served := own.FormatDSN(), own.Clone()
 	own.User, own.Passwd, own.Addr = user, user, w.mysql.Addr
 	settings := map[string]string{
 		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(), "REDIS_URL": w.redis.Through(w.stack.Redis.URL()),
 		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": strconv.Itoa(lanes), "BATCH_SIZE": "100",
 		"MAX_ATTEMPTS": strconv.Itoa(maxAttempts), "RETRY_DELAYS": "200ms,500ms,1s,2s",
 		"HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
-		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s",
+		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s", "EMIT": event,
 	}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		w.environ = append(w.environ, "ROLLBACKD_"+name+"="+settings[name])
@@ -172,7 +176,9 @@ func (w *world) openShop() {
 		AMQPURL: direct[0], Queue: queue, Delays: retryDelays, Unacked: func(queue string) (int, error) {
 			return w.total("messages_unacknowledged", fmt.Sprintf(`Name =:= <<"%s">>`, queue))
 		},
+		Chain: &oracle.Chain{Orders: "orders", Outbox: outboxTable, Told: listener + ".told"},
 	}
+	w.openChain(served)
 	w.load = &load{w: w, urls: direct, route: shop.Route{Exchange: "stock", Key: "stock.rollback"}}
 	w.load.ledger = must.Get(w.oracle.NewLedger())
 }
@@ -183,6 +189,7 @@ func (w *world) migrate() {
 	for _, table := range tables {
 		w.exec(strings.ReplaceAll(grant, "{}", table))
 	}
+	must.Get(program.Run(w.ctx, w.o.Binary, w.chain.asListener, "migrate"))
 	must.OK(oracle.Audit(w.ctx, w.db))
 }
 
@@ -195,7 +202,10 @@ func (w *world) close() error {
 	if w.db != nil {
 		errs = append(errs, w.db.Close())
 	}
-	for _, p := range append(slices.Clone(w.amqp), w.mysql, w.redis) {
+	if w.chain.db != nil {
+		errs = append(errs, must.Get(w.chain.db.DB()).Close())
+	}
+	for _, p := range slices.Concat(w.amqp, []*stack.TCPProxy{w.mysql, w.redis}, w.links(onOutbox), w.links(onShop)) {
 		if p != nil {
 			p.Close()
 		}
@@ -316,7 +326,7 @@ func none(n int, err error, what string) error {
 // idle is nil when all queues but the dead letters' are empty, nobody holds a delivery, and no row is open.
 func (w *world) idle() error {
 	n, err := w.total("messages", fmt.Sprintf(`Name =/= <<"%s">>`, rabbit.DeadQueue(queue)))
-	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow())
+	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow(), w.chainIdle())
 }
 
 // quiet waits until nothing is unacked in any queue.

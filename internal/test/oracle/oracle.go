@@ -29,6 +29,9 @@ type World struct {
 
 	// Unacked, if set, counts a queue's deliveries that are given out and not settled. AMQP itself does not tell.
 	Unacked func(queue string) (int, error)
+
+	// Chain, if set, is what lies before and behind the log in a run that begins at an outbox.
+	Chain *Chain
 }
 
 // Allowance is what a run was allowed to leave behind. The zero value allows nothing.
@@ -69,6 +72,7 @@ type Report struct {
 	Counters
 	DeadByReason  map[dedup.Reason]int
 	Before, After Stock
+	Ends          *Ends    // of the chain, if there is one
 	Findings      []string // what is wrong, each kind with examples; empty when the promise was kept
 
 	more map[string]int // findings of a kind that were left out
@@ -133,6 +137,7 @@ func (w World) Check(ctx context.Context, before Stock, l *Ledger, allow Allowan
 		j.checkQueues()
 		j.checkHalves()
 		j.checkAudit()
+		j.checkChain()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("oracle: %w", err)

@@ -262,6 +262,39 @@ func TestOracleFindsEveryBrokenPromise(t *testing.T) {
 	}
 }
 
+// Given a shop whose messages came by an outbox and told of themselves, then the oracle is content with it, and finds
+// whatever does not fit between its orders, its outbox, the stock and the events.
+func TestOracleFindsWhatIsWrongAtTheEndsOfTheChain(t *testing.T) {
+	for kind, spoil := range map[string]string{
+		"":                     "",
+		"order":                "UPDATE orders SET status = 'paid'",
+		"left in the outbox":   "INSERT INTO letters VALUES ('t', 'k', NULL)",
+		"event missing":        "DELETE FROM told",
+		"event double-applied": "INSERT INTO told VALUES ('stock.rollback/a')",
+		"event of nothing":     "INSERT INTO told VALUES ('stock.rollback/b')",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.exec("CREATE TABLE orders SELECT CAST('A' AS BINARY) AS order_sn, CAST('open' AS CHAR(9)) AS status")
+			w.exec("CREATE TABLE letters (msg_tag VARBINARY(9), msg_key VARBINARY(9), reason VARCHAR(9))")
+			w.exec("CREATE TABLE told SELECT CAST('stock.rollback/a' AS BINARY(16)) AS event")
+			w.oracle.Chain = &oracle.Chain{Orders: "orders", Outbox: "letters", Told: "told"}
+			if spoil != "" {
+				w.exec(spoil)
+			}
+			report := w.check(oracle.Allowance{})
+			err := report.Err()
+			if kind == "" && err != nil || kind != "" && (err == nil || !strings.Contains(err.Error(), "  "+kind+": ")) {
+				t.Errorf("the oracle says %v, want a finding of kind %q", err, kind)
+			}
+			if want := (oracle.Ends{Orders: 1, Events: 1}); kind == "" && *report.Ends != want {
+				t.Errorf("counted are %v, want %v", report.Ends, want)
+			}
+		})
+	}
+}
+
 // Given a delivery that somebody holds, then the oracle says so.
 func TestOracleFindsWhatIsUnacked(t *testing.T) {
 	w := newWorld(t)

@@ -105,7 +105,7 @@ var arrows = []arrow{
 		"judged by the code it tests; the binary never links it"},
 	{"internal/test/oracle", []string{"dedup", "internal/rabbit", "internal/wire", "internal/test/must"},
 		"it judges runs with statements of its own and borrows no more of the product than how a message is named"},
-	{"internal/test/shop", []string{"internal/test/oracle", "internal/test/must", "internal/rabbit", "stock"},
+	{"internal/test/shop", []string{"internal/test/oracle", "internal/test/must", "internal/rabbit", "outbox", "stock"},
 		"it makes what a shop's services would make: orders, reservations and messages"},
 	{"internal/test/letters", []string{"internal/test", "consumer", "deadletter", "dedup", "internal/rabbit",
 		"internal/wire", "stock"},
