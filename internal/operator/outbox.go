@@ -107,7 +107,7 @@ func (d *Operator) changeOutbox(ctx context.Context, t Task) (any, error) {
 // pruneOutbox deletes what is parked for longer than the retention. No message goes in silence: an act names the first
 // of them, and the log counts them.
 func (m *Maintenance) pruneOutbox(ctx context.Context) error {
-	now, err := m.d.o.Records.Now(ctx)
+	now, err := m.d.o.Records.Clocks(ctx)
 	if err != nil {
 		return err
 	}
