@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // MigrationSet is the name under which the versions of [Migrations] are counted in a schema. It never changes.
@@ -38,10 +39,18 @@ func Sets() dedup.MigrateOptions {
 // ErrSchema says that the schema has no outbox that this program can use.
 var ErrSchema = dedup.ErrSchema
 
-// CheckSchema refuses, as [ErrSchema], a schema without the table, and one that is too old or too new for this program.
-// Any other error means that nothing could be found out.
+// CheckSchema refuses, as [ErrSchema], a schema without the table, and one that is too old or too new for this program,
+// or lacks a column. Columns that this program does not know are no harm. Any other error means that nothing could be
+// found out.
 func CheckSchema(ctx context.Context, db *sql.DB) error {
-	if err := dedup.CheckSets(ctx, db, Sets()); err != nil {
+	err := dedup.CheckSets(ctx, db, Sets())
+	if err == nil {
+		_, err = db.ExecContext(ctx, "SELECT body, content_type, headers, "+columns+" FROM rollbackd_outbox LIMIT 0")
+		if mysqldb.NoTable(err) || mysqldb.NoColumn(err) {
+			err = fmt.Errorf("%w: %w", ErrSchema, err)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("outbox, whose table `rollbackd migrate --outbox` makes: %w", err)
 	}
 	return nil

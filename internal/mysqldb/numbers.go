@@ -147,6 +147,9 @@ func NoDatabase(err error) bool { return says(err, 1049, 1044) }
 // NoTable reports whether a server said in err that a table does not exist (ER_NO_SUCH_TABLE).
 func NoTable(err error) bool { return says(err, 1146) }
 
+// NoColumn reports whether a server said in err that a column does not exist (ER_BAD_FIELD_ERROR).
+func NoColumn(err error) bool { return says(err, 1054) }
+
 // Denied reports whether a server said in err that the user may not do this to a table or a column. Who has no right on
 // a table is not told whether there is one (1142 ER_TABLEACCESS_DENIED_ERROR, 1143 ER_COLUMNACCESS_DENIED_ERROR).
 func Denied(err error) bool { return says(err, 1142, 1143) }
