@@ -98,7 +98,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 		return d, err
 	}
 	if cfg.Outbox {
-		if d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry); err != nil {
+		if d.relay, err = store.OpenRelay(ctx, d.cfg, 0, log, d.registry); err != nil {
 			return d, err
 		}
 	}
@@ -111,7 +111,8 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 // NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
 func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
 	d, fresh := prepared(ctx, cfg, log, o)
-	if d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry); err != nil || cfg.HTTPAddr == "" {
+	d.relay, err = store.OpenRelay(ctx, d.cfg, cfg.Retention(), log, d.registry)
+	if err != nil || cfg.HTTPAddr == "" {
 		return d, err
 	}
 	site := d.siteOptions(fresh, o.Version)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,9 +32,9 @@ type Relay struct {
 	Close func() error // once it does not run any more
 }
 
-// OpenRelay asks no server yet.
+// OpenRelay asks no server yet. A retention of 0 leaves what is parked to somebody else.
 func OpenRelay(
-	ctx context.Context, cfg config.Config, log *slog.Logger, metrics prometheus.Registerer,
+	ctx context.Context, cfg config.Config, retention time.Duration, log *slog.Logger, metrics prometheus.Registerer,
 ) (*Relay, error) {
 	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, Options{
 		Program: rabbit.ConnectionName("relay"), MaxOpen: RelayConnections, CurrentDSN: cfg.Config.Fresh.MySQLDSN,
@@ -55,7 +56,7 @@ func OpenRelay(
 		DB: pool, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: cfg.Config.Fresh.AMQPURLs,
 		Exchange: cfg.Exchange, RoutingKey: cfg.RoutingKey(),
 		InFlight: relayBatches, BatchSum: int(min(relayMost, cfg.MemoryBudget/relayShare)),
-		DrainTimeout: cfg.DrainTimeout, Logger: log, Metrics: metrics,
+		Retention: retention, DrainTimeout: cfg.DrainTimeout, Logger: log, Metrics: metrics,
 	})
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())

@@ -35,6 +35,8 @@ type Config struct {
 	InFlight  int           // batches that await their confirms at the same time; 4
 	BatchSum  int           // bytes of bodies in one batch, about; 8 MiB
 	ParkAfter time.Duration // how long a message is tried that RabbitMQ does not take; 24h
+	// Retention is how long a parked message is kept, with its body. Default: until a person drops it.
+	Retention time.Duration
 	// DrainTimeout bounds how long Run waits at its end for what is under way; Lease, and at most that.
 	DrainTimeout time.Duration
 
@@ -48,8 +50,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("relay: no DB")
 	case len(c.AMQPURLs) == 0:
 		return c, errors.New("relay: no AMQPURLs")
-	case c.BatchSize < 0 || c.InFlight < 0 || c.BatchSum < 0 || c.ParkAfter < 0 || c.DrainTimeout < 0:
-		return c, errors.New("relay: BatchSize, InFlight, BatchSum, ParkAfter or DrainTimeout is negative")
+	case min(c.BatchSize, c.InFlight, c.BatchSum) < 0 || min(c.ParkAfter, c.Retention, c.DrainTimeout) < 0:
+		return c, errors.New("relay: BatchSize, InFlight, BatchSum, ParkAfter, Retention or DrainTimeout is negative")
 	case c.Lease != 0 && c.Lease < 2*time.Second:
 		return c, fmt.Errorf("relay: Lease %v must be at least 2s", c.Lease)
 	}

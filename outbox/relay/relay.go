@@ -31,8 +31,8 @@ type Relay struct {
 	draining  atomic.Bool
 	stale     atomic.Bool // a queue has refused something on the present connection
 
-	inFlight chan struct{} // holds a token for each batch that awaits its confirms
-	batches  sync.WaitGroup
+	inFlight chan struct{}  // holds a token for each batch that awaits its confirms
+	batches  sync.WaitGroup // and what keeps the retention
 }
 
 // New connects to nothing yet.
@@ -69,6 +69,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		_ = wait.For(work, r.cfg.DrainTimeout) // or until all is done
 		stop()
 	})
+	if r.cfg.Retention > 0 {
+		r.batches.Go(func() { r.keepRetention(ctx) })
+	}
 	for rest := shortestRest; ctx.Err() == nil; {
 		found, more, err := r.turn(ctx, work)
 		r.troubles.told(ctx, noTable, err)

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -115,21 +117,6 @@ func TestADrainEndsInTime(t *testing.T) {
 	w.must(rabbit.Thaw())
 	w.relay(w.config())
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-}
-
-func TestASchemaWithoutTheTableIsSaidWithItsCure(t *testing.T) {
-	w := newWorld(t)
-	w.exec("DELETE FROM rollbackd_schema")
-	_, stop := w.start(w.config())
-	err := stop()
-	for err == nil { // it was stopped before it had looked
-		_, stop = w.start(w.config())
-		poll.Until(t, "a look", func() bool { return true })
-		err = stop()
-	}
-	if !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "rollbackd migrate --outbox") {
-		t.Errorf("it says %v", err)
-	}
 }
 
 // Given a relay with nothing to do, then the database sees at most one statement of it in a second, and what is put
@@ -249,4 +236,35 @@ func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 	cfg.DB = open(all)
 	w.relay(cfg)
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+}
+
+// Given messages that are parked for longer than the retention and one that is not, then a relay deletes the former and
+// says so in its log, also when the database's clock is 40 days ahead.
+func TestParkedMessagesGoWithTheRetention(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, ahead := range map[string]time.Duration{"the clock is right": 0, "the clock is ahead": 40 * day} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) VALUES " +
+				"('t', 'old', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 31 DAY), " +
+				"('t', 'older', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 1 YEAR), " +
+				"('t', 'young', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 29 DAY)")
+			var log told
+			cfg := w.config()
+			cfg.Retention, cfg.Logger = 30*day, slog.New(slog.NewJSONHandler(&log, nil))
+			if ahead > 0 {
+				account, err := mysql.ParseDSN(w.dsn)
+				w.must(err)
+				account.Params = map[string]string{"timestamp": fmt.Sprint(time.Now().Add(ahead).Unix())}
+				cfg.DB = w.open(account.FormatDSN())
+			}
+			w.relay(cfg)
+			poll.Until(t, "the old ones to be deleted, and a line about them", func() bool {
+				return w.count("msg_key <> 'young'") == 0 && len(log.times(slog.LevelWarn)) == 1
+			})
+			if w.count("TRUE") != 1 {
+				t.Error("the young one is gone")
+			}
+		})
+	}
 }
