@@ -9,7 +9,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -36,23 +35,33 @@ func (s *shell) put(prefix string, n int, routingKey string) {
 	}
 }
 
+// relayShell has an exchange, a queue behind it, a schema with nothing in it, and the settings that a relay needs, that
+// of the schema first.
+func relayShell(t *testing.T) *shell {
+	t.Helper()
+	s := newShell(t)
+	exchange := s.broker.Name("stock")
+	s.broker.DeclareExchange(exchange, "topic")
+	s.broker.DeclareQueue(s.queue, map[string]any{"x-queue-type": "quorum"})
+	s.broker.Bind(s.queue, "stock.rollback", exchange)
+	s.environ = []string{
+		"ROLLBACKD_MYSQL_DSN=" + s.dsn, "ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_EXCHANGE=" + exchange,
+		"ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_ROUTING_KEYS=stock.rollback,other.#", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0",
+	}
+	return s
+}
+
 // Given a schema of a producer's alone and nothing but the settings that a relay needs, then the relay says what is
 // missing, `migrate --outbox` makes that and nothing else, and two relays share the work: one of them is killed in the
 // midst of it, and every message arrives.
 func TestARelayOfItsOwn(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	broker, dsn := stack.AMQP(t), s.dsn
-	exchange, queue := broker.Name("stock"), broker.Name("q")
-	broker.DeclareExchange(exchange, "topic")
-	broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
-	broker.Bind(queue, "stock.rollback", exchange)
-	s.environ = []string{"ROLLBACKD_MYSQL_DSN=" + dsn}
+	s := relayShell(t)
+	broker, queue, env := s.broker, s.queue, s.environ
+	s.environ = env[:1]
 	if code := s.run("", "migrate", "--outbox", "--status"); code != exitFailed {
 		t.Errorf("the status of an empty schema: exit %d", code)
 	}
-	env := append(s.environ, "ROLLBACKD_AMQP_URL="+broker.URL, "ROLLBACKD_EXCHANGE="+exchange, "ROLLBACKD_LOG_FORMAT=json",
-		"ROLLBACKD_ROUTING_KEYS=stock.rollback,other.#", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
 	_, stderr, code := runCLI(t, env, "", "relay")
 	if code != exitFailed || !strings.Contains(stderr, "rollbackd migrate --outbox") {
 		t.Errorf("a relay without its table: exit %d\n%s", code, stderr)
@@ -65,15 +74,14 @@ func TestARelayOfItsOwn(t *testing.T) {
 
 	var logs [2]program.Log
 	var relays [2]*program.Process
-	path, err := program.Build(t.Context(), t.TempDir())
-	for i := 0; err == nil && i < 2; i++ {
-		relays[i], err = program.Start(program.Options{Path: path, Args: []string{"relay"}, Env: env, Log: &logs[i]})
-		if err == nil {
-			t.Cleanup(func() { _ = relays[i].Kill() })
+	for i := range relays {
+		var err error
+		relays[i], err = program.Start(program.Options{Path: program.Shared(t), Args: []string{"relay"}, Env: env,
+			Log: &logs[i]})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
+		t.Cleanup(func() { _ = relays[i].Kill() })
 	}
 	confirmed := func(p *program.Process) float64 {
 		m, err := p.Metrics(t.Context())
@@ -110,7 +118,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	if status, body, err := relays[1].Get(t.Context(), "/readyz"); err != nil || status != http.StatusOK {
 		t.Errorf("/readyz is %d %s, %v", status, body, err)
 	}
-	code, err = relays[1].Stop(context.WithoutCancel(t.Context()))
+	code, err := relays[1].Stop(context.WithoutCancel(t.Context()))
 	if err != nil || code != exitDone {
 		t.Errorf("after SIGTERM: exit %d, %v\n%s", code, err, logs[1].Tail(20))
 	}
@@ -121,7 +129,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	stdout, _, code := runCLI(t, append(env, "ROLLBACKD_ROUTING_KEYS=stock.#"), "", "doctor", "--outbox")
 	for _, want := range []string{"warn   mysql     outbox: the oldest message has been due for 1h",
 		"warn   mysql     parked: 1 ", "warn   mysql     routing key: ",
-		"ok     rabbitmq  exchange: " + exchange, "ok     mysql     rights: all 4"} {
+		"ok     rabbitmq  exchange: " + broker.Name("stock"), "ok     mysql     rights: all 4"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("doctor does not say %q: exit %d\n%s", want, code, stdout)
 		}
@@ -149,4 +157,14 @@ func TestARelayWithinRun(t *testing.T) {
 	if code := s.run("", "run"); code != exitFailed || !strings.Contains(s.script.String(), "migrate --outbox") {
 		t.Errorf("a daemon whose outbox has no table: exit %d\n%s", code, s.script.String())
 	}
+}
+
+// Given messages in the outbox of which one is refused, one parked, one waits and one is in a relay's hand, then
+// commands list and show them, send what is refused or parked, and delete what may be deleted, each on record.
+func TestAPersonHasMessagesOfTheOutboxSentOrDropped(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, "ROLLBACKD_OUTBOX=on")
+	s.play("outbox", map[string]func(){
+		"the queue is bound": func() { s.broker.Bind(s.queue, "nowhere", s.broker.Name("stock")) },
+	})
 }

@@ -189,7 +189,7 @@ func changeCommand(kind operator.Kind) command.Command {
 }
 
 func render(c *command.Call, r operator.OutboxRequest, res outbox.Changed, dryRun bool) error {
-	did := map[operator.Kind]string{operator.KindOutboxRetry: "to be sent", operator.KindOutboxDrop: "dropped"}[r.Kind]
+	did := map[operator.Kind]string{operator.KindOutboxRetry: "sent now", operator.KindOutboxDrop: "dropped"}[r.Kind]
 	if dryRun {
 		did = "would be " + did
 	}
