@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/limits"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -144,7 +145,8 @@ type Config struct {
 	// Lanes call it at the same time, and wait for it: it must be quick and must not block. A panic is logged and goes
 	// no further.
 	Observe func(Ended)
-	// Registerer takes the metrics. Default: a registry of its own.
+	// Registerer takes the metrics, which have the label queue. Consumers of several queues may share one. Default: a
+	// registry of its own.
 	Registerer prometheus.Registerer
 	// TracerProvider, if set, takes a span for each batch, linked to the traces of its messages, and one for each
 	// message that is attempted or called for by itself, as a child of the span that published it. The handler's
@@ -295,6 +297,9 @@ func (c Config) complete(h Handler) (Config, error) {
 	}
 	if err != nil {
 		return c, fmt.Errorf("consumer configuration: %w", err)
+	}
+	if c.connections, err = operator.Shared(c.Registerer, c.connections); err != nil {
+		return c, fmt.Errorf("consumer metrics: %w", err)
 	}
 	return c, nil
 }

@@ -5,18 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/lockers"
-	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -41,11 +34,8 @@ type Options struct {
 // Consumer consumes a queue. Make one with [Open] or [New], run it once.
 type Consumer struct {
 	*engine
-	db      *gorm.DB              // to migrate
-	keeper  *operator.Maintenance // nil: WithoutKeeper
-	closers []io.Closer           // what Open opened, in that order
-	depths  *depths
-	ran     atomic.Bool
+	db     *gorm.DB // to migrate
+	beside *beside  // nil: [Consumers] have it
 }
 
 // New checks cfg and makes a consumer that hands messages to h, on pools of the caller's own, which it leaves open. It
@@ -58,24 +48,26 @@ func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	if o.DB == nil {
 		return nil, errors.New("consumer configuration: Options need a DB; Open makes one")
 	}
-	return newConsumer(cfg, h, o)
+	c, err := newConsumer(cfg, h, o)
+	if err != nil {
+		return nil, err
+	}
+	c.beside, err = newBeside([]*Consumer{c}, cmp.Or(o.KeeperDB, o.DB), o.Lock)
+	return c, err
 }
 
-// newConsumer joins an engine, and what is done beside it, from a Config that was checked.
+// newConsumer makes an engine from a Config that was checked.
 func newConsumer(cfg Config, h Handler, o Options) (*Consumer, error) {
-	reg := &registry{Registerer: cfg.Registerer}
+	reg := newRegistry(cfg)
 	e, err := newEngine(cfg, h, o, reg)
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{engine: e, db: o.DB, depths: newDepths(cfg, reg, e.health.blocked)}
 	if reg.err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", reg.err)
+		return nil, fmt.Errorf("consumer metrics of queue %s, of which a Registerer takes one consumer: %w", cfg.Queue,
+			reg.err)
 	}
-	if !cfg.WithoutKeeper {
-		c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock, e.health)
-	}
-	return c, err
+	return &Consumer{engine: e, db: o.DB}, nil
 }
 
 // Run consumes until ctx ends, then drains: it takes nothing new, finishes what is in hand and returns nil, or
@@ -84,32 +76,12 @@ func newConsumer(cfg Config, h Handler, o Options) (*Consumer, error) {
 //
 // A handler that does not return is left behind. While there are few such calls all else goes on, and the end of Run is
 // an [ErrStuck] that names their messages; when there are many, Run ends by itself. The process must end then.
-func (c *Consumer) Run(ctx context.Context) error {
-	if !c.ran.CompareAndSwap(false, true) {
-		return errors.New("consumer: Run was called before; make a new Consumer")
-	}
-	var wg sync.WaitGroup
-	keeping, stopKeeper := context.WithCancel(ctx) // it ends with the intake
-	defer stopKeeper()
-	wg.Go(func() { c.depths.run(keeping) })
-	if c.keeper != nil {
-		wg.Go(func() { c.keeper.Run(keeping) })
-	}
-	err := c.run(ctx)
-	stopKeeper()
-	wg.Wait()
-	return errors.Join(err, c.runner.Left(), c.Close())
-}
+func (c *Consumer) Run(ctx context.Context) error { return c.beside.while(ctx, c.work) }
+
+func (c *Consumer) work(ctx context.Context) error { return errors.Join(c.run(ctx), c.runner.Left()) }
 
 // Close closes what [Open] opened. Run does it at its end; it is for a Consumer that is never run.
-func (c *Consumer) Close() error {
-	var errs []error
-	for _, closer := range slices.Backward(c.closers) {
-		errs = append(errs, closer.Close())
-	}
-	c.closers = nil
-	return errors.Join(errs...)
-}
+func (c *Consumer) Close() error { return c.beside.close() }
 
 // State says what the engine is doing.
 func (c *Consumer) State() State {
@@ -126,44 +98,3 @@ func (c *Consumer) State() State {
 	}
 	return s
 }
-
-func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*operator.Maintenance, error) {
-	records, letters, err := cfg.letters(db, "keeper")
-	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
-	}
-	compensate := deadletter.CompensateOptions{
-		After: cfg.CompensateAfter, Notifier: cfg.Notifier, Logger: cfg.Logger,
-		// A letter's transaction is an update, an event and a COMMIT, each of which may take as long as an answer may.
-		VisibilityDelay: 3 * cfg.statementTimeout(),
-	}
-	// Half of what trips the brake, so that compensation alone never does.
-	if cfg.MaxDead > 0 {
-		compensate.Limit, compensate.Per = max(1, cfg.MaxDead/2), cfg.MaxDeadWindow
-	}
-	var once sync.Once
-	acts, err := operator.New(operator.Options{
-		Lookup: operator.Lookup{Records: records, Group: cfg.Group, DB: db}, Letters: letters, Queue: cfg.Queue,
-		Retention: cfg.LogRetention, Unwritten: func(err error) {
-			once.Do(func() {
-				cfg.Logger.Warn("letters are replayed by themselves, and the record of acts lacks that: see docs/rights.md",
-					"err", err)
-			})
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
-	}
-	o := operator.MaintenanceOptions{
-		Compensate: compensate, Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
-		Clocks: h.clocks,
-	}
-	if ours, ok := locker.(*lockers.Lock); ok {
-		o.Clean = ours.Clean
-	}
-	return acts.Maintenance(o, cfg.Registerer)
-}
-
-// overdueAfter is how long past the end of its lease, or past its due time, a row may stand before it is worth a
-// warning.
-const overdueAfter = time.Minute

@@ -31,21 +31,23 @@ type depths struct {
 	conn      *rabbit.Conn // nil: none stands; it belongs to run
 }
 
-func newDepths(cfg Config, reg *registry, blocked func(context.Context, string)) *depths {
+func newDepths(cfgs []Config, blocked func(context.Context, string)) (*depths, error) {
+	reg := newRegistry(cfgs[0])
 	d := &depths{
-		amqp: cfg.amqp("watch"), log: cfg.Logger, blocked: blocked,
-		queues: map[string]string{
-			cfg.Queue: "main", rabbit.BackstopQueue(cfg.Queue): "backstop", rabbit.DeadQueue(cfg.Queue): "dead",
-		},
-		ready: reg.gauges("rollbackd_queue_messages_ready",
+		amqp: cfgs[0].amqp("watch"), log: cfgs[0].Logger, blocked: blocked, queues: map[string]string{},
+		ready: reg.shared("rollbackd_queue_messages_ready",
 			"Messages that wait in a queue for their delivery or their time, as RabbitMQ says.", "queue", "kind"),
-		consumers: reg.gauges("rollbackd_queue_consumers",
+		consumers: reg.shared("rollbackd_queue_consumers",
 			"Consumers of a queue, those of all daemons, as RabbitMQ says.", "queue", "kind"),
 	}
-	for _, delay := range cfg.RetryDelays {
-		d.queues[rabbit.RetryQueue(cfg.Queue, delay)] = "retry"
+	for _, cfg := range cfgs {
+		d.queues[cfg.Queue], d.queues[rabbit.BackstopQueue(cfg.Queue)] = "main", "backstop"
+		d.queues[rabbit.DeadQueue(cfg.Queue)] = "dead"
+		for _, delay := range cfg.RetryDelays {
+			d.queues[rabbit.RetryQueue(cfg.Queue, delay)] = "retry"
+		}
 	}
-	return d
+	return d, reg.err
 }
 
 // run looks until ctx ends.
@@ -103,8 +105,10 @@ func (d *depths) look(ctx context.Context) error {
 
 // forget shows nothing rather than what was true once.
 func (d *depths) forget() {
-	d.ready.Reset()
-	d.consumers.Reset()
+	for name, kind := range d.queues {
+		d.ready.DeleteLabelValues(name, kind)
+		d.consumers.DeleteLabelValues(name, kind)
+	}
 }
 
 func (d *depths) close() {

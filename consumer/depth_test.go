@@ -21,9 +21,12 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 	b := stack.AMQP(t)
 	q, reg := b.Name("depth"), prometheus.NewRegistry()
 	cfg := Config{Queue: q, RetryDelays: []time.Duration{time.Second, time.Minute}, AMQPURLs: []string{b.URL},
-		Logger: slog.New(slog.DiscardHandler)}.withDefaults()
+		Logger: slog.New(slog.DiscardHandler), Registerer: reg}.withDefaults()
 	connections := 0
-	d := newDepths(cfg, &registry{Registerer: reg}, func(context.Context, string) {})
+	d, err := newDepths([]Config{cfg}, func(context.Context, string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
 	d.amqp.Opened = func() { connections++ }
 	defer d.close()
 	for _, name := range []string{q, rabbit.BackstopQueue(q), rabbit.DeadQueue(q), rabbit.RetryQueue(q, time.Second)} {

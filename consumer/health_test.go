@@ -16,7 +16,7 @@ import (
 
 // healthOf is the health of an engine that is not there.
 func healthOf(log *slog.Logger) *health {
-	reg := &registry{Registerer: prometheus.NewRegistry()}
+	reg := newRegistry(Config{Registerer: prometheus.NewRegistry()})
 	return newHealth(log, newMetrics(reg, &locks{Locker: lock.None{}}, "q", false), time.Second, time.Second)
 }
 

@@ -8,14 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// registry takes figures for promauto, and keeps what is wrong with any of them in place of a panic.
+// registry takes figures for promauto, and keeps what is wrong with any of them in place of a panic. They get the label
+// queue, so that several consumers of a process can use one Registerer.
 type registry struct {
 	prometheus.Registerer
-	err error
+	process prometheus.Registerer // without that label
+	err     error
+}
+
+func newRegistry(cfg Config) *registry {
+	return &registry{
+		Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"queue": cfg.Queue}, cfg.Registerer),
+		process:    cfg.Registerer,
+	}
 }
 
 // MustRegister is what promauto calls.
@@ -27,6 +37,13 @@ func (r *registry) MustRegister(all ...prometheus.Collector) {
 
 func (r *registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// shared is for what has a label of its own for the name of a queue: all consumers of a process set the same one.
+func (r *registry) shared(name, help string, labels ...string) *prometheus.GaugeVec {
+	g, err := operator.Shared(r.process, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
+	r.err = errors.Join(r.err, err)
+	return g
 }
 
 func (r *registry) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -87,7 +104,7 @@ func newMetrics(reg *registry, locks *locks, queue string, calls bool) *metrics 
 			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30),
 		publishes: reg.counters("rollbackd_publishes_total", "Copies published, by kind and result.", "kind", "result"),
 		paused:    reg.gauges("rollbackd_paused", "1 while nothing is consumed, by why.", "why"),
-		degraded: reg.gauges("rollbackd_degraded",
+		degraded: reg.shared("rollbackd_degraded",
 			"1 while something is amiss with a queue although consuming goes on, by why.", "why", "queue"),
 		contention: to.NewCounter(prometheus.CounterOpts{
 			Name: "rollbackd_contention_total", Help: "Waits in MySQL for locks of others that ended in vain.",

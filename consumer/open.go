@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"gorm.io/gorm"
@@ -18,43 +19,85 @@ import (
 // Open checks cfg and makes a consumer that hands messages to h, with everything that it needs: the pools, the consumer
 // log, the lock, exchange and queues, and the keeper that deletes old rows. It asks no server yet, so it succeeds while
 // they are away, and Run waits for them. Run closes what Open has opened.
-func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
-	if cfg, err = cfg.complete(h); err != nil {
+func Open(ctx context.Context, cfg Config, h Handler) (*Consumer, error) {
+	b, all, err := openAll(ctx, []Member{{cfg, h}})
+	if err != nil {
 		return nil, err
 	}
-	if cfg.MySQLDSN == "" {
-		return nil, errors.New("consumer configuration: MySQLDSN is empty; New takes a pool instead")
-	}
-	opened := &Consumer{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, opened.Close())
-		}
-	}()
-	o := Options{}
-	if o.DB, err = opened.openMySQL(ctx, cfg, lanesPool(cfg)); err != nil {
-		return nil, err
-	}
-	if !cfg.WithoutKeeper {
-		if o.KeeperDB, err = opened.openMySQL(ctx, cfg, keeperPool()); err != nil {
-			return nil, err
-		}
-	}
-	if err := opened.openLock(ctx, cfg, &o); err != nil {
-		return nil, err
-	}
-	if c, err = newConsumer(cfg, h, o); err != nil {
-		return nil, err
-	}
-	c.closers = opened.closers
-	return c, nil
+	all[0].beside = b
+	return all[0], nil
 }
 
-// openLock makes the lock that cfg names.
-func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
+// OpenAll is [Open] for several queues. Each member has its Config as for Open, best a copy of the first one's in which
+// Queue, Group, RoutingKeys, KeyFrom, LogTable, sizes or times differ. Servers, lock, retention and compensation are
+// the first one's, and the others must say the same; a Registerer that they leave out is the first one's too.
+//
+// What is shared: the pools of MySQL (of those with the same HandlerTimeout), the lock's connections, the connection
+// that watches the queues, and the keeper, which is elected for each Group and replays the letters of all its queues.
+// Each queue has its own connections to RabbitMQ, its own MemoryBudget and its own brake: what goes wrong with one
+// stops no other.
+func OpenAll(ctx context.Context, members ...Member) (*Consumers, error) {
+	b, all, err := openAll(ctx, members)
+	if err != nil {
+		return nil, err
+	}
+	return &Consumers{all, b}, nil
+}
+
+// openAll makes consumers with everything that they need.
+func openAll(ctx context.Context, members []Member) (b *beside, all []*Consumer, err error) {
+	cfgs, err := completeAll(members)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, opened := cfgs[0], &opening{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, (&beside{closers: opened.closers}).close())
+		}
+	}()
+	pools := map[time.Duration]*gorm.DB{}
+	for timeout, o := range lanesPools(cfgs) {
+		if pools[timeout], err = opened.mysql(ctx, first, o); err != nil {
+			return nil, nil, err
+		}
+	}
+	o := Options{}
+	if !first.WithoutKeeper {
+		if o.KeeperDB, err = opened.mysql(ctx, first, keeperPool()); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := opened.lock(ctx, cfgs, &o); err != nil {
+		return nil, nil, err
+	}
+	for i, cfg := range cfgs {
+		o.DB = pools[cfg.HandlerTimeout]
+		c, err := newConsumer(cfg, members[i].Handler, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, c)
+	}
+	if b, err = newBeside(all, o.KeeperDB, o.Lock); err != nil {
+		return nil, nil, err
+	}
+	b.closers = opened.closers
+	return b, all, nil
+}
+
+// opening is what was opened so far.
+type opening struct{ closers []io.Closer }
+
+// lock makes the lock that the first of cfgs names, for all.
+func (p *opening) lock(ctx context.Context, cfgs []Config, o *Options) error {
+	cfg := cfgs[0]
 	servers := cfg.lockServers()
 	if servers.None() {
 		return nil
+	}
+	for _, other := range cfgs[1:] {
+		servers.Connections += other.Lanes
 	}
 	o.lockName = servers.Asks()
 	servers.Opened, servers.Warn = cfg.opened(o.lockName), cfg.warnOf(o.lockName)
@@ -62,7 +105,7 @@ func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
 	if err != nil {
 		return fmt.Errorf("the lock (%s): %w", cfg.Lock, err)
 	}
-	c.closers = append(c.closers, locker)
+	p.closers = append(p.closers, locker)
 	o.Lock = locker
 	return nil
 }
@@ -77,9 +120,10 @@ func (c Config) lockServers() lockers.Servers {
 	}
 }
 
-func (c *Consumer) openMySQL(ctx context.Context, cfg Config, o dedup.OpenOptions) (*gorm.DB, error) {
+// mysql makes a pool.
+func (p *opening) mysql(ctx context.Context, cfg Config, o dedup.OpenOptions) (*gorm.DB, error) {
 	o.CurrentDSN, o.Opened, o.TLS = cfg.Fresh.MySQLDSN, cfg.opened(DependencyMySQL), cfg.MySQLTLS
-	if len(c.closers) == 0 { // the second pool has nothing new to say
+	if len(p.closers) == 0 { // the second pool has nothing new to say
 		o.Warn = cfg.warnOf(DependencyMySQL)
 	}
 	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, o)
@@ -90,12 +134,12 @@ func (c *Consumer) openMySQL(ctx context.Context, cfg Config, o dedup.OpenOption
 	if err != nil {
 		return nil, fmt.Errorf("MySQLDSN: the database handle: %w", err)
 	}
-	if len(c.closers) == 0 {
+	if len(p.closers) == 0 {
 		for _, w := range warnings {
 			cfg.Logger.WarnContext(ctx, "MySQLDSN: "+w)
 		}
 	}
-	c.closers = append(c.closers, pool)
+	p.closers = append(p.closers, pool)
 	return db, nil
 }
 
@@ -111,6 +155,17 @@ func (c Config) MySQLConnections() int {
 		n += c.lockServers().Connections
 	}
 	return n
+}
+
+// lanesPools are the settings of the pools in which lanes work, by HandlerTimeout, on which they depend.
+func lanesPools(cfgs []Config) map[time.Duration]dedup.OpenOptions {
+	pools := map[time.Duration]dedup.OpenOptions{}
+	for _, cfg := range cfgs {
+		o := lanesPool(cfg)
+		o.MaxOpen += pools[cfg.HandlerTimeout].MaxOpen
+		pools[cfg.HandlerTimeout] = o
+	}
+	return pools
 }
 
 // lanesPool are the settings of the pool in which lanes look up, claim, and run the handler.

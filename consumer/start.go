@@ -38,7 +38,6 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 	}
 	calls, _ := h.(*callHandler)
 	m := newMetrics(reg, locks, cfg.Queue, calls != nil)
-	reg.MustRegister(cfg.connections)
 	validator, _ := h.(Validator)
 	publisher := cfg.amqp("run")
 	consumers := publisher

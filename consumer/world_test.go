@@ -131,9 +131,11 @@ func newWorldOn(t *testing.T, own servers) *world {
 // hasty makes times short that the test waits for.
 func (w *world) hasty() { w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second }
 
-func (w *world) topology() rabbit.TopologyConfig {
+func (w *world) topology() rabbit.TopologyConfig { return topologyOf(w.cfg) }
+
+func topologyOf(cfg consumer.Config) rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{
-		Exchange: w.cfg.Exchange, Queue: w.cfg.Queue, RoutingKeys: w.cfg.RoutingKeys, Delays: w.cfg.RetryDelays,
+		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.LogOptions().Delays,
 	}
 }
 
@@ -340,21 +342,33 @@ func (w *world) hopeless(keys ...string) {
 // publish declares the topology and publishes one message per key, all with the same body.
 func (w *world) publish(body string, keys ...string) {
 	w.t.Helper()
+	w.declare()
+	w.publishTo(tag, body, keys...)
+}
+
+// publishTo publishes with another routing key, to queues that are there.
+func (w *world) publishTo(routingKey, body string, keys ...string) {
+	w.t.Helper()
 	var msgs []rabbit.Message
 	for _, key := range keys {
 		msgs = append(msgs, rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent})
 	}
-	w.publishMessages(msgs...)
+	w.send(routingKey, msgs)
 }
 
 func (w *world) publishMessages(msgs ...rabbit.Message) {
 	w.t.Helper()
 	w.declare()
+	w.send(tag, msgs)
+}
+
+func (w *world) send(routingKey string, msgs []rabbit.Message) {
+	w.t.Helper()
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(w.t.Context()) }()
 	batch := make([]rabbit.Publishing, len(msgs))
 	for i, m := range msgs {
-		batch[i] = rabbit.Publishing{Exchange: w.cfg.Exchange, Key: tag, Message: m}
+		batch[i] = rabbit.Publishing{Exchange: w.cfg.Exchange, Key: routingKey, Message: m}
 	}
 	for i, err := range p.Publish(w.t.Context(), batch) {
 		if err != nil {
@@ -865,7 +879,9 @@ func (w *world) samples(metric string) map[string]int {
 			for _, m := range f.GetMetric() {
 				var labels []string
 				for _, l := range m.GetLabel() {
-					labels = append(labels, l.GetValue())
+					if l.GetName() != "queue" || metric == "rollbackd_degraded" { // of the others it is the same everywhere
+						labels = append(labels, l.GetValue())
+					}
 				}
 				v := int(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + int(m.GetHistogram().GetSampleCount())
 				if f.GetName() == metric && v != 0 {

@@ -23,9 +23,11 @@ type CompensateOptions struct {
 	// Default 50 per minute.
 	Limit int
 	Per   time.Duration
-	// Record, if set, is asked to do each replay within something that is written down: it calls replay once, with the
-	// name under which it is found in the stories of the letters, and returns what that returns.
-	Record func(ctx context.Context, by string, f Filter, replay Recorded) (Result, error)
+	// Beside are the letters of other queues of the same group: a row does not say in which its letter lies.
+	Beside []*Letters
+	// Record, if set, is asked to do each replay from a dead-letter queue within something that is written down: it calls
+	// replay once, with the name under which it is found in the stories of the letters, and returns what that returns.
+	Record func(ctx context.Context, queue, by string, f Filter, replay Recorded) (Result, error)
 	// Notifier, if set, is notified of new letters.
 	Notifier Notifier
 	// VisibilityDelay is how old a letter must be before anybody is notified: longer than a transaction may take that
@@ -49,7 +51,7 @@ func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
 	o.VisibilityDelay = cmp.Or(o.VisibilityDelay, 30*time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Record == nil {
-		o.Record = func(ctx context.Context, by string, _ Filter, replay Recorded) (Result, error) {
+		o.Record = func(ctx context.Context, _, by string, _ Filter, replay Recorded) (Result, error) {
 			return replay(ctx, by, nil)
 		}
 	}
@@ -142,11 +144,19 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if err != nil || n == 0 {
 		return Result{}, false, err
 	}
-	f := Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}
-	res, err = r.o.Record(ctx, "compensation by "+r.l.o.Name, f, func(
-		ctx context.Context, by string, progress func(Progress)) (Result, error) {
-		return r.l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress})
-	})
+	for _, l := range append([]*Letters{r.l}, r.o.Beside...) {
+		moved := res.Replayed + res.Parked
+		if moved >= n || ctx.Err() != nil {
+			break
+		}
+		f := Filter{Reasons: passing, Limit: r.o.Limit - moved, due: r.cooling.Due}
+		one, lost := r.o.Record(ctx, l.Queue(), "compensation by "+l.o.Name, f, func(
+			ctx context.Context, by string, progress func(Progress)) (Result, error) {
+			return l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress})
+		})
+		err = errors.Join(err, lost) // a queue that is gone keeps no other's letters
+		res = res.and(one)
+	}
 	return res, true, err
 }
 

@@ -44,6 +44,19 @@ type Result struct {
 	Confirmed bool `json:"-"`
 }
 
+// and is r with what another run did of the same kind, as far as compensation tells of it.
+func (r Result) and(o Result) Result {
+	if r.ByReason == nil {
+		return o
+	}
+	r.Found, r.Seen, r.Replayed, r.Parked = r.Found+o.Found, r.Seen+o.Seen, r.Replayed+o.Replayed, r.Parked+o.Parked
+	r.NotSelected, r.Left = r.NotSelected+o.NotSelected, append(r.Left, o.Left...)
+	for reason, n := range o.ByReason {
+		r.ByReason[reason] += n
+	}
+	return r
+}
+
 // LeftCount is how many letters were chosen and stay.
 func (r Result) LeftCount() (all int) {
 	for _, n := range r.LeftBy {

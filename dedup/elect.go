@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -33,21 +34,34 @@ const (
 	leadRetryMax = 10 * time.Second
 )
 
-// Campaign runs lead in one process, the leader, of all that call it for the same log and group, and in another one
-// when that is gone, until ctx ends. It waits for an election while there is no database, and calls lead again when
-// elected again; lead's context ends with ErrLeadershipLost when the lock is lost, and Campaign waits for lead before
-// it stands again.
-//
-// The lock is GET_LOCK on a connection that is kept for it, and dies with its session: killed, closed, or silent for
-// longer than a transaction may be ([OpenOptions.Idle]). That is noticed within seconds, so for so long two processes
-// may lead. Nothing is fenced, because nothing need be: lead may do only what is a conditional update of the log, or
-// may happen twice. A pool must have a connection to spare. A proxy that shares sessions between clients cannot be
-// used.
+// Post is what one process of several does.
+type Post struct {
+	// Records and Group say who stands for it: all processes that name the same log and group.
+	Records *Log
+	Group   string
+	// Lead is run by whoever is elected. Its context ends with ErrLeadershipLost when the lock is lost.
+	Lead func(ctx context.Context)
+}
+
+// Campaign is the function of that name, for one post.
 func (l *Log) Campaign(ctx context.Context, group string, log *slog.Logger, lead func(ctx context.Context)) {
+	Campaign(ctx, log, Post{l, group, lead})
+}
+
+// Campaign stands for these posts until ctx ends: it runs the Lead of each in one process, the leader, of all that
+// stand for the post, and in another one when that is gone. It waits for an election while there is no database, and
+// calls Lead again when elected again; before it stands again it waits for all that it runs.
+//
+// The locks are those of GET_LOCK on one connection of the first post's pool, which is kept for them; they die with its
+// session: killed, closed, or silent for longer than a transaction may be ([OpenOptions.Idle]). That is noticed within
+// seconds, so for so long two processes may lead. Nothing is fenced, because nothing need be: Lead may do only what is
+// a conditional update of the log, or may happen twice. A pool must have a connection to spare. A proxy that shares
+// sessions between clients cannot be used.
+func Campaign(ctx context.Context, log *slog.Logger, posts ...Post) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, leadRetryMax
 	for ctx.Err() == nil {
-		elected, err := l.term(ctx, group, log, lead)
+		elected, err := term(ctx, log, posts)
 		if elected {
 			pause.Reset()
 		}
@@ -93,81 +107,104 @@ func (l *Log) LeaderAddress(ctx context.Context, group string) (string, error) {
 	return p.Host, nil
 }
 
-// term waits for one election and serves it.
-func (l *Log) term(
-	ctx context.Context, group string, log *slog.Logger, lead func(context.Context),
-) (elected bool, err error) {
-	conn, err := l.db.Conn(ctx)
+// term is one session: it waits for elections, and serves those posts that it wins.
+func term(ctx context.Context, log *slog.Logger, posts []Post) (elected bool, err error) {
+	conn, err := posts[0].Records.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() {
-		// ends the session: the pool must not lend it, nor keep the lock
+		// ends the session: the pool must not lend it, nor keep the locks
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		_ = conn.Close()
 	}()
-	name, err := l.leadName(ctx, conn, group)
-	if err != nil {
-		return false, err
+	locks := make([]string, len(posts))
+	for i, p := range posts {
+		if locks[i], err = p.Records.leadName(ctx, conn, p.Group); err != nil {
+			return false, err
+		}
 	}
-	if err := waitForLock(ctx, conn, name); err != nil {
-		return false, fmt.Errorf("wait for an election: %w", err)
-	}
-	log.InfoContext(ctx, "elected", "group", group)
-	term, end := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lead(term)
+	serving, end := context.WithCancelCause(ctx)
+	var leads sync.WaitGroup
+	defer func() { // before the session ends
+		end(err)
+		leads.Wait()
 	}()
-	err = holdLeadership(term, conn, name, done)
-	end(err)
-	<-done
-	return true, err
+	ended := make(chan struct{}, len(posts))
+	leading := make([]bool, len(posts))
+	tick := time.NewTicker(leadCheck)
+	defer tick.Stop()
+	waits := 0 // for a lock: two processes that wait for each other's would both lose what they have
+	if len(posts) == 1 {
+		waits = leadWait
+	}
+	for {
+		for i, p := range posts {
+			was := leading[i]
+			if leading[i], err = serves(serving, conn, locks[i], was, waits); err != nil && elected {
+				return true, fmt.Errorf("%w: %w", ErrLeadershipLost, err)
+			} else if err != nil {
+				return false, fmt.Errorf("wait for an election: %w", err)
+			}
+			if leading[i] && !was {
+				elected = true
+				log.InfoContext(ctx, "elected", "group", p.Group)
+				leads.Go(func() {
+					defer func() { ended <- struct{}{} }()
+					p.Lead(serving)
+				})
+			}
+		}
+		if len(posts) == 1 && !elected {
+			continue // it has waited
+		}
+		select {
+		case <-ctx.Done():
+			return elected, context.Cause(ctx)
+		case <-ended:
+			return elected, errors.New("the leader's work has ended")
+		case <-tick.C:
+		}
+	}
+}
+
+// serves reports whether a post's lock is this connection's. What was ours and is not any more is an error.
+func serves(ctx context.Context, conn *sql.Conn, name string, ours bool, wait int) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
+	defer cancel()
+	if ours {
+		return true, stillElected(ctx, conn, name)
+	}
+	return tryLock(ctx, conn, name, wait)
 }
 
 // waitForLock waits until a named lock of the server is this connection's.
 func waitForLock(ctx context.Context, conn *sql.Conn, name string) error {
 	for {
-		var got sql.NullBool
-		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, leadWait).Scan(&got); err != nil || got.Bool {
+		if got, err := tryLock(ctx, conn, name, leadWait); got || err != nil {
 			return err
 		}
-		if !got.Valid {
-			return errors.New("the server broke it off")
-		}
 	}
 }
 
-// holdLeadership returns when ctx ends, when lead has returned, or when the lock is not certainly ours any more.
-func holdLeadership(ctx context.Context, conn *sql.Conn, name string, done <-chan struct{}) error {
-	tick := time.NewTicker(leadCheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-done:
-			return errors.New("the leader's work has ended")
-		case <-tick.C:
-		}
-		if err := stillElected(ctx, conn, name); err != nil {
-			return fmt.Errorf("%w: %w", ErrLeadershipLost, err)
-		}
+// tryLock reports whether a named lock of the server is this connection's now, after so many seconds at most.
+func tryLock(ctx context.Context, conn *sql.Conn, name string, wait int) (bool, error) {
+	var got sql.NullBool
+	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, wait).Scan(&got)
+	if err == nil && !got.Valid {
+		err = errors.New("the server broke it off")
 	}
+	return got.Bool, err
 }
 
+// stillElected fails when the lock is not certainly ours any more.
 func stillElected(ctx context.Context, conn *sql.Conn, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
-	defer cancel()
 	var ours sql.NullBool
-	if err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", name).Scan(&ours); err != nil {
-		return err
+	err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", name).Scan(&ours)
+	if err == nil && !ours.Bool {
+		err = errors.New("the lock is not ours")
 	}
-	if !ours.Bool {
-		return errors.New("the lock is not ours")
-	}
-	return nil
+	return err
 }
 
 // leadName is the lock's name. Named locks are the server's and have at most 64 characters, so the name is a hash of

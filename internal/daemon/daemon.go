@@ -69,7 +69,8 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	}()
 	if o.Handler == nil {
 		o.Handler, d.check, err = handler.Open(ctx, handler.Options{
-			Config: d.cfg, Fresh: fresh, Registry: d.registry, Logger: log,
+			Config: d.cfg, Fresh: fresh, Logger: log,
+			Registry: prometheus.WrapRegistererWith(prometheus.Labels{"queue": d.cfg.Queue}, d.registry),
 		})
 		if err != nil {
 			return d, err

@@ -25,17 +25,29 @@ func resultOf(err error) string {
 	return done
 }
 
-// registry makes figures and collects what is wrong with them.
+// registry makes figures and collects what is wrong with them. They get the label group, because the processes of a
+// group elect one; several keepers of one group in a process share them.
 type registry struct {
 	prometheus.Registerer
 
 	err error
 }
 
+// Shared registers c, or gives what another consumer of this process has registered before in its place.
+func Shared[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {
+	err := reg.Register(c)
+	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if same, ok := before.ExistingCollector.(C); ok {
+			return same, nil
+		}
+	}
+	return c, err
+}
+
 // gauge has no figure until it is set.
 func (r *registry) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	r.err = errors.Join(r.err, r.Register(g))
+	g, err := Shared(r.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
+	r.err = errors.Join(r.err, err)
 	return g
 }
 
@@ -45,14 +57,16 @@ func (r *registry) gauge(name, help string, labels ...string) *prometheus.GaugeV
 func (r *registry) counter(on bool, name, help string, results ...string) *prometheus.CounterVec {
 	labels := []string{"result"}[:min(1, len(results))]
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	if on {
+		var err error
+		c, err = Shared(r.Registerer, c)
+		r.err = errors.Join(r.err, err)
+	}
 	for _, result := range results {
 		c.WithLabelValues(result)
 	}
 	if len(results) == 0 {
 		c.WithLabelValues()
-	}
-	if on {
-		r.err = errors.Join(r.err, r.Register(c))
 	}
 	return c
 }
@@ -89,7 +103,7 @@ func newFigures(retention time.Duration, o deadletter.CompensateOptions, reg *re
 		oldestOpen: reg.gauge("rollbackd_oldest_open_seconds",
 			"Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.", "status"),
 	}
-	f.leader.WithLabelValues().Set(0)
+	f.leader.WithLabelValues() // 0, unless another keeper of this process is elected
 	return f
 }
 

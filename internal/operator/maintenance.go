@@ -17,7 +17,9 @@ import (
 
 // MaintenanceOptions say what is kept and for how long.
 type MaintenanceOptions struct {
-	Compensate deadletter.CompensateOptions // without Record
+	Compensate deadletter.CompensateOptions // without Record and Beside
+	// Beside are the operators of the other queues of the group that this process serves.
+	Beside []*Operator
 	// Clean, if set, deletes what else is over, beside what persons did long ago.
 	Clean func(ctx context.Context) (deleted int, err error)
 	// Overdue is the age at which a row that is neither applied nor dead is worth a warning.
@@ -51,12 +53,21 @@ const (
 // its own then, with the shortest wait for locks, so that it never takes a connection from a lane and gives way to
 // messages.
 func (d *Operator) Maintenance(o MaintenanceOptions, reg prometheus.Registerer) (*Maintenance, error) {
-	r := &registry{Registerer: reg}
+	r := &registry{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"group": d.o.Group}, reg)}
 	m := &Maintenance{MaintenanceOptions: o, d: d, figures: newFigures(d.o.Retention, o.Compensate, r)}
+	for _, other := range o.Beside {
+		m.Compensate.Beside = append(m.Compensate.Beside, other.o.Letters)
+	}
 	m.Compensate.Record = func(
-		ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
+		ctx context.Context, queue, by string, f deadletter.Filter, replay deadletter.Recorded,
 	) (deadletter.Result, error) {
-		res, err := d.compensate(ctx, by, f, replay)
+		desk := d
+		for _, other := range o.Beside {
+			if other.o.Letters.Queue() == queue {
+				desk = other
+			}
+		}
+		res, err := desk.compensate(ctx, by, f, replay)
 		m.figures.compensation(ctx, res, err)
 		return res, err
 	}
@@ -66,15 +77,21 @@ func (d *Operator) Maintenance(o MaintenanceOptions, reg prometheus.Registerer) 
 	return m, r.err
 }
 
-// Run stands for election until ctx ends.
-func (m *Maintenance) Run(ctx context.Context) {
+// Keep stands for election until ctx ends: for each group of its own, on one connection.
+func Keep(ctx context.Context, all ...*Maintenance) {
 	var wg sync.WaitGroup
-	wg.Go(func() { m.look(ctx) })
-	if m.d.o.Retention > 0 {
-		wg.Go(func() { m.ofOldest(ctx, 0, m.warn) })
+	defer wg.Wait()
+	var posts []dedup.Post
+	for _, m := range all {
+		wg.Go(func() { m.look(ctx) })
+		if m.d.o.Retention > 0 {
+			wg.Go(func() { m.ofOldest(ctx, 0, m.warn) })
+		}
+		posts = append(posts, dedup.Post{Records: m.d.o.Records, Group: m.d.o.Group, Lead: m.lead})
 	}
-	m.d.o.Records.Campaign(ctx, m.d.o.Group, m.Logger, m.lead)
-	wg.Wait()
+	if len(posts) > 0 {
+		dedup.Campaign(ctx, all[0].Logger, posts...)
+	}
 }
 
 // look keeps the figures of the log until ctx ends.
@@ -128,7 +145,11 @@ func (m *Maintenance) clean(ctx context.Context) error {
 	if _, err := m.d.o.Records.Clocks(ctx); err != nil {
 		return err
 	}
-	_, err := m.d.Clean(ctx)
+	var err error
+	for _, d := range append([]*Operator{m.d}, m.Beside...) {
+		_, lost := d.Clean(ctx)
+		err = errors.Join(err, lost)
+	}
 	if m.Clean != nil {
 		_, lost := m.Clean(ctx)
 		err = errors.Join(err, lost)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -41,8 +42,11 @@ func Get(ctx context.Context, addr, path string) (status int, body string, err e
 	return response.StatusCode, string(text), nil
 }
 
-// Metrics are samples by their name and labels, as written: rollbackd_deliveries_total{outcome="applied"}.
+// Metrics are samples by their name and labels, as written: rollbackd_deliveries_total{outcome="applied"}. The labels
+// queue and group are left out, and what they tell apart is added up.
 type Metrics map[string]float64
+
+var whose = regexp.MustCompile(`\b(queue|group)="[^"]*",?`)
 
 // Metrics reads the daemon's metrics.
 func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
@@ -63,7 +67,8 @@ func ParseMetrics(text string) Metrics {
 			continue
 		}
 		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
-			m[line[:i]] = v
+			sample := strings.ReplaceAll(whose.ReplaceAllString(line[:i], ""), ",}", "}")
+			m[strings.TrimSuffix(sample, "{}")] += v
 		}
 	}
 	return m
