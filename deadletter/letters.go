@@ -109,6 +109,19 @@ func New(o Options) (*Letters, error) {
 // Queue is the dead-letter queue's name.
 func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
 
+// Queued counts the messages that are ready in the main queue, without those that a daemon has in hand.
+func (l *Letters) Queued(ctx context.Context) (int, error) {
+	q, err := l.dial(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ready, _, err := q.conn.Depth(ctx, l.o.Queue)
+	return ready, brokerError(errors.Join(err, q.conn.Close()))
+}
+
+// Remembers is how long after its end an identity is certainly remembered; 0: for ever.
+func (l *Letters) Remembers(ctx context.Context) (time.Duration, error) { return l.o.remembers(ctx) }
+
 // remembers is how long after its end an identity is certainly remembered; 0: for ever. A person may have deleted
 // younger rows than the settings say, and the settings may have been others.
 func (o Options) remembers(ctx context.Context) (time.Duration, error) {

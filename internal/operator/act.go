@@ -41,6 +41,8 @@ const (
 	// KindOutboxRetry has messages of the outbox sent that wait for a person, KindOutboxDrop deletes them.
 	KindOutboxRetry Kind = "outbox_retry"
 	KindOutboxDrop  Kind = "outbox_drop"
+	// KindExpected looks what became of messages that should have come; see [Expectation].
+	KindExpected Kind = "expected"
 	// KindRefused is what a person asked for and may not do.
 	KindRefused Kind = "refused"
 )
@@ -49,7 +51,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune,
-		KindOutboxRetry, KindOutboxDrop, KindRefused,
+		KindOutboxRetry, KindOutboxDrop, KindExpected, KindRefused,
 	}
 }
 

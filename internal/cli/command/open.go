@@ -197,10 +197,22 @@ func (c *Call) OfActs(err error) error {
 		c.Program)
 }
 
+// Query reads the file of what should have come; named says what names it.
+func (a *App) Query(file, named string) (operator.Query, error) {
+	q, err := sqlhandler.LoadQuery(file, "after", "limit")
+	if err != nil {
+		err = Usagef("%s: %w", named, err)
+	}
+	return operator.Query(q), err
+}
+
 // SQLFileError makes a UsageError of what is wrong with handler sql's file: to start again does not help.
 func SQLFileError(err error) error {
 	_, unread := errors.AsType[*sqlhandler.Error](err)
 	_, refused := errors.AsType[*sqlhandler.Refusal](err)
+	if _, said := errors.AsType[*UsageError](err); said {
+		return err
+	}
 	if unread || refused || errors.Is(err, sqlhandler.ErrFile) {
 		return Usagef("ROLLBACKD_SQL_FILE: %w", err)
 	}

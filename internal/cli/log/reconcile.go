@@ -23,6 +23,10 @@ again two seconds later, and what has moved meanwhile is left out.
 Without --adopt and --republish nothing is changed. The letters are read and given back to their places, which RabbitMQ
 counts as one delivery of the million that the queue allows; other readers do not see them meanwhile.
 
+With --expected it says instead where the messages are that a SELECT in a file says should have come: applied, on their
+way, dead, or never seen; docs/outbox.md says how to write it. It reads in pieces and locks nothing. With --publish it
+goes through them a second time and puts what was never seen into the outbox. The exit code is 1 when some did not come.
+
 What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
 the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
 	Flags: func(f *command.Flags) command.Work {
@@ -31,25 +35,35 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 			"released reservations prove")
 		f.BoolVar(&o.Republish, "republish", false, "send messages again, from their rows, that have no copy any more")
 		f.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose "+
-			"key another body had: they may have had their effect")
+			"key another body had: they may have had their effect. With --publish: also while messages wait in the main "+
+			"queue, when bodies differ from what was applied, and what has no created_at")
 		f.StringVar(&o.By, "by", "", "who mends, for the story of the rows (default: the user's name)")
 		why := f.String("why", "", "the reason to mend, for whoever asks later")
 		f.DurationVar(&o.Overdue, "overdue", time.Hour, "how long after its lease or due time an open row counts")
 		f.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
 			"rollbackd's; may be repeated")
 		noStock := f.Bool("no-stock", false, "leave the reservations out")
-		limit := f.Limit(20, "show at most so many of a kind; 0: all. -o json has all")
+		file := f.String("expected", "", "say where the messages are that the SELECT in this file names, and no more")
+		publish := f.Bool("publish", false, "with --expected: put what was never seen into the outbox")
+		limit := f.Limit(20, "show at most so many of a kind; 0: all. Without --expected -o json has all")
 		f.Check(func() error {
 			switch {
 			case o.Overdue <= 0:
 				return command.Usagef("--overdue %v must be more than 0", o.Overdue)
-			case o.Force && !o.Adopt:
-				return command.Usagef("--force goes with --adopt")
+			case o.Force && !o.Adopt && !*publish:
+				return command.Usagef("--force goes with --adopt or --publish")
+			case *publish && *file == "":
+				return command.Usagef("--publish goes with --expected")
+			case *file != "" && (o.Adopt || o.Republish):
+				return command.Usagef("--expected excludes --adopt and --republish")
 			}
 			return nil
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			o.By = cmp.Or(o.By, command.Person())
+			if *file != "" {
+				return expected(ctx, c, *file, o.By, *why, operator.Expectation{Publish: *publish, Force: o.Force, Keep: *limit})
+			}
 			report, err := reconcile(ctx, c, o, *noStock, *why)
 			if err != nil && len(report.Findings) == 0 {
 				return err
