@@ -89,6 +89,9 @@ func (l *Log) succeeding(claim Claim) (*change, error) {
 // Hold locks the rows of claims until tx ends, and compares each with its claim. ErrLost: somebody else has one of
 // them.
 func (l *Log) Hold(ctx context.Context, tx Execer, claims []Claim) error {
+	if l.memory != nil {
+		return l.memory.hold(claims)
+	}
 	for some := range slices.Chunk(claims, lookUpAnyRows) {
 		keys := make([]Identity, len(some))
 		for i, c := range some {

@@ -31,6 +31,9 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	if err != nil {
 		return err
 	}
+	if l.memory != nil {
+		return l.memory.insert(sorted)
+	}
 	args := make([]any, 0, 6*min(len(sorted), maxRows))
 	for rest := sorted; len(rest) > 0; {
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
@@ -98,6 +101,10 @@ func (l *Log) successText(n int, came bool) string {
 // TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at
 // fault: nobody ever sees them. Whatever the error, roll the transaction back.
 func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Identity) error {
+	if l.memory != nil {
+		l.memory.takeBack(keys)
+		return nil
+	}
 	for some := range slices.Chunk(keys, lookUpAnyRows) {
 		s := sqlOf("DELETE FROM " + l.table)
 		addKeys(&s, some)

@@ -77,6 +77,7 @@ type Log struct {
 	events string // quoted
 
 	clocks *clocks
+	memory *Memory // in place of the tables; nil: MySQL has them
 }
 
 // NewLog makes a log over db's pool, best one from [Open]. It sends nothing; [CheckSchema] says whether the tables are
@@ -131,6 +132,9 @@ func (l *Log) judge(r *Row) {
 // inTx runs f in a READ COMMITTED transaction: under REPEATABLE READ, workers that insert neighbouring keys deadlock on
 // gaps. An error of f means that nothing was committed; an error of COMMIT is ErrUnknown.
 func (l *Log) inTx(ctx context.Context, f func(Execer) error) error {
+	if l.memory != nil {
+		return l.memory.inTx(f)
+	}
 	tx, err := l.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)

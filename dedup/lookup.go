@@ -43,6 +43,9 @@ func (l *Log) Read(ctx context.Context, k Identity) (Row, error) {
 func (l *Log) lookUp(
 	ctx context.Context, keys []Identity, some func([]Identity) int, columns string, scan func(*sql.Rows) (Row, error),
 ) (map[Identity]Row, error) {
+	if l.memory != nil {
+		return l.memory.lookUp(l, keys), nil
+	}
 	found := make(map[Identity]Row, len(keys))
 	for _, k := range keys {
 		found[k] = absent(k)

@@ -212,6 +212,9 @@ func (l *Log) applyAll(ctx context.Context, tx Execer, changes []*change) error 
 // apply makes changes of one shape inside tx, each with its event. After ErrLost of a single one the transaction may go
 // on; after any other error it must be rolled back.
 func (l *Log) apply(ctx context.Context, tx Execer, run []*change) error {
+	if l.memory != nil {
+		return l.memory.write(l, tx, run)
+	}
 	insert := run[0].from.Status == Absent
 	write := l.update
 	if insert {

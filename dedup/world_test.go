@@ -29,6 +29,8 @@ type world struct {
 	db   *gorm.DB
 	pool *sql.DB
 	log  *Log
+
+	memory *Memory // in place of the database
 }
 
 func newWorld(t testing.TB) *world {
@@ -165,6 +167,14 @@ func (w *world) fail(c Claim, cause string) Row {
 // inTx runs f as the engine does: any error rolls back.
 func (w *world) inTx(f func(*sql.Tx) error) error {
 	w.t.Helper()
+	if w.memory != nil {
+		w.memory.begin()
+		err := f(&sql.Tx{})
+		if err == nil {
+			w.memory.Committed()
+		}
+		return err
+	}
 	tx, err := w.pool.BeginTx(w.t.Context(), nil)
 	if err != nil {
 		w.t.Fatal(err)
