@@ -6,6 +6,9 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
+// acker acks deliveries: the worker's subscription, but in a rehearsal.
+type acker interface{ AckAll(tags []uint64) error }
+
 // acknowledge acks whatever is durable: what nothing older holds up all at once, and one by one what is behind that,
 // unless the rest will be durable soon.
 func (w *worker) acknowledge(b *batch) error {
@@ -24,7 +27,7 @@ func (w *worker) acknowledge(b *batch) error {
 	if len(done) == 0 {
 		return nil
 	}
-	if err := w.sub.AckAll(eachOf(done, func(it *item) uint64 { return it.delivery.Tag })); err != nil {
+	if err := w.acks.AckAll(eachOf(done, func(it *item) uint64 { return it.delivery.Tag })); err != nil {
 		return fmt.Errorf("ack %d deliveries from %v: %w", len(done), done[0].id.Identity, err)
 	}
 	for _, it := range done {

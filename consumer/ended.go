@@ -20,8 +20,10 @@ type Ended struct {
 	Attempt int
 	// Reason is why it is dead-lettered, when Outcome says so.
 	Reason dedup.Reason
-	// Cause is what was wrong, when Outcome is Retried or DeadLettered.
+	// Cause is what was wrong, when Outcome is Retried or DeadLettered; or why an attempt was put off.
 	Cause string
+	// Delay is that of the retry queue from which a copy comes back; 0: there is no such copy.
+	Delay time.Duration
 	// Took is the time since its worker took the delivery.
 	Took time.Duration
 	// PublishedAt is zero when the producer said nothing of it.
@@ -37,6 +39,9 @@ func (e Ended) String() string {
 	}
 	if e.Reason != "" {
 		fmt.Fprintf(&b, ", %v", e.Reason)
+	}
+	if e.Delay > 0 {
+		fmt.Fprintf(&b, ", again in %v", e.Delay)
 	}
 	if e.Cause != "" {
 		fmt.Fprintf(&b, ": %q", e.Cause)
@@ -62,9 +67,13 @@ func (e Ended) LogValue() slog.Value {
 // ended counts the end of a delivery, and tells who observes.
 func (c *engine) ended(it *item, o Outcome) {
 	c.metrics.deliveries[o].Inc()
-	if c.cfg.Observe == nil {
-		return
+	if c.cfg.Observe != nil {
+		c.observe(endedOf(it, o))
 	}
+}
+
+// endedOf is how a delivery ended, or was given up.
+func endedOf(it *item, o Outcome) Ended {
 	e := Ended{
 		Identity: it.id.Identity, MessageID: it.delivery.MessageID, Outcome: o, PublishedAt: it.msg.PublishedAt,
 		Took: time.Since(it.taken),
@@ -76,7 +85,10 @@ func (c *engine) ended(it *item, o Outcome) {
 	case o == Retried || it.by == byDeadLetter:
 		e.Attempt = it.row.Attempts
 	}
-	c.observe(e)
+	if it.by == byRetry && o != Abandoned {
+		e.Delay = it.delay
+	}
+	return e
 }
 
 // observe outlives a panic of who observes: it would end the process, and charge a delivery to everything in hand.

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type engine struct {
 	// What is outside.
 	amqp      rabbit.Config
 	queues    queues
-	publisher *rabbit.Publisher
+	publisher publisher
 	records   *dedup.Log
 	effects   *effects
 	service   *service // nil: the handler writes in a transaction
@@ -49,6 +50,13 @@ type engine struct {
 	holding    *holding
 	commits    atomic.Uint64 // transactions that applied something
 	count      atomic.Uint64 // names given out by workers
+}
+
+// publisher sends copies and letters: a [rabbit.Publisher], but in a rehearsal.
+type publisher interface {
+	Publish(ctx context.Context, batch []rabbit.Publishing) []error
+	Renew()
+	Close(ctx context.Context) error
 }
 
 func (c *engine) at(p Point) {

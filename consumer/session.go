@@ -241,8 +241,8 @@ func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) (
 			return nil, fmt.Errorf("lane %d of %s: %w", i, s.queue, err)
 		}
 		lanes[i] = &worker{
-			c: s.c, name: name, sub: sub, locker: s.locker, clock: &laneClock{}, size: size, backstop: !s.main, halfOpen: h,
-			atOnce: firstGroup,
+			c: s.c, name: name, sub: sub, acks: sub, locker: s.locker, clock: &laneClock{}, size: size, backstop: !s.main,
+			halfOpen: h, atOnce: firstGroup,
 		}
 	}
 	return lanes, nil

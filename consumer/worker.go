@@ -16,6 +16,7 @@ type worker struct {
 	c     *engine
 	name  string // host/pid/start/lane
 	sub   *rabbit.Subscription
+	acks  acker
 	clock *laneClock
 	// locker is of the schema that the session met.
 	locker schemaLock
@@ -72,11 +73,7 @@ func (w *worker) run(intake, work context.Context, limit int) error {
 		err = w.process(ctx, b)
 		w.c.tracing.ended(span, b, err)
 		if err != nil {
-			b.failed, b.parting = true, true
-			w.oweClaims(b)
-			w.unlock(context.WithoutCancel(work), b)
-			_ = w.acknowledge(b) // what waited for the rest of the batch; a dead channel takes none
-			w.abandon(b)
+			w.leave(context.WithoutCancel(work), b)
 			return err
 		}
 		w.holdBack(work, b)
@@ -91,6 +88,15 @@ func (w *worker) run(intake, work context.Context, limit int) error {
 		}
 		n++
 	}
+}
+
+// leave gives back what is open of a batch that has failed.
+func (w *worker) leave(ctx context.Context, b *batch) {
+	b.failed, b.parting = true, true
+	w.oweClaims(b)
+	w.unlock(ctx, b)
+	_ = w.acknowledge(b) // what waited for the rest of the batch; a dead channel takes none
+	w.abandon(b)
 }
 
 // oweClaims notes the claims of letters whose reason could not be written down: their messages are attempted again, and
