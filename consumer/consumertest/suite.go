@@ -1,0 +1,378 @@
+package consumertest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// Servers are where a [Suite] runs. Give it a schema and a virtual host that hold nothing else: its tables and queues
+// stay there.
+type Servers struct{ MySQLDSN, AMQPURL string }
+
+// Invariant is what must be true of the effects of some messages, whatever happens on the way.
+type Invariant struct {
+	// Setup makes the handler's tables and rows anew. It is called before each fault.
+	Setup func(t *testing.T, db *sql.DB)
+	// Messages are what is published, each twice. Their identities differ.
+	Messages []consumer.Message
+	// Query finds no row when all effects are there once. What it finds is what a fault has broken.
+	Query string
+}
+
+// errSuite fails the first attempt of some messages behind the handler's back.
+var errSuite = errors.New("consumertest: this attempt is to fail")
+
+// lastsAtMost is how long it may take until all messages have ended.
+const lastsAtMost = time.Minute
+
+// killedAt are the points at which a process is killed. A message may pass each of them.
+var killedAt = []consumer.Point{
+	consumer.PointClaimed, consumer.PointEffect, consumer.PointCommitted, consumer.PointFailed, consumer.PointRetryCopy,
+	consumer.PointAcked,
+}
+
+// inChild is the variable in which a test that is run as a process to be killed finds the queue, and where to die.
+const inChild = "CONSUMERTEST_SUITE"
+
+// Suite runs a handler on real servers, each time with another fault: two workers that get all messages twice, a
+// process that is killed (kill -9) at each step of a message's way, a COMMIT whose answer is lost. Every third message
+// fails once after the handler is done. When all messages have ended the invariant must hold; the subtest that fails
+// has the fault's name. For a process to be killed the test is run once more, by the same binary and under the same
+// name, so whatever comes before Suite in it happens again. It is for handlers that write in their transaction, and not
+// for those of [consumer.Calls].
+func Suite(t *testing.T, s Servers, h consumer.Handler, in Invariant) {
+	t.Helper()
+	if queue, point, ok := strings.Cut(os.Getenv(inChild), " "); ok {
+		r := &suiteRun{t: t, Servers: s, queue: queue, handler: h, in: in}
+		r.consume(t.Context(), func(p consumer.Point) {
+			if string(p) == point {
+				if self, err := os.FindProcess(os.Getpid()); err == nil {
+					_ = self.Kill()
+				}
+				select {} // until it is dead
+			}
+		})
+		return
+	}
+	name := t.Name()
+	play := func(fault string, strike func(r *suiteRun)) {
+		t.Run(fault, func(t *testing.T) {
+			r := begin(t, s, h, in)
+			r.test = name
+			strike(r)
+			r.check(fault)
+		})
+	}
+	play("two workers, and every message twice", func(r *suiteRun) { r.settle(2, nil) })
+	for _, point := range killedAt {
+		play("killed when it is "+string(point), func(r *suiteRun) {
+			r.killed(point)
+			r.settle(1, nil)
+		})
+	}
+	play("a COMMIT without an answer", func(r *suiteRun) {
+		lossy := newLossy(r)
+		r.settle(1, func(p consumer.Point) {
+			if p == consumer.PointEffect {
+				lossy.armed.CompareAndSwap(0, 1)
+			}
+		})
+		if lossy.armed.Load() < 2 {
+			r.t.Error("no answer to a COMMIT was lost: is the connection encrypted?")
+		}
+	})
+}
+
+// suiteRun is one fault, on a queue of its own.
+type suiteRun struct {
+	t *testing.T
+	Servers
+	queue, test string
+	handler     consumer.Handler
+	in          Invariant
+	db          *gorm.DB
+	conn        *rabbit.Conn
+	delays      []time.Duration
+}
+
+func (r *suiteRun) must(what string, err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatalf("consumertest: %s: %v", what, err)
+	}
+}
+
+func (r *suiteRun) config(hook func(consumer.Point)) consumer.Config {
+	return consumer.Config{
+		MySQLDSN: r.MySQLDSN, AMQPURLs: []string{r.AMQPURL}, Queue: r.queue, Exchange: r.queue, Migrate: true,
+		RetryDelays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second},
+		Lease:       3 * time.Second, HandlerTimeout: 2 * time.Second, MaxDead: consumer.Off, WithoutKeeper: true, Hook: hook,
+		BatchSize: 50, Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+}
+
+// begin makes the tables and publishes the messages.
+func begin(t *testing.T, s Servers, h consumer.Handler, in Invariant) *suiteRun {
+	t.Helper()
+	r := &suiteRun{
+		t: t, Servers: s, handler: h, in: in, queue: fmt.Sprintf("consumertest.%d.%d", os.Getpid(), time.Now().UnixNano()),
+	}
+	var err error
+	r.db, _, err = dedup.Open(t.Context(), s.MySQLDSN, dedup.OpenOptions{})
+	r.must("MySQLDSN", err)
+	pool, err := r.db.DB()
+	r.must("MySQLDSN", err)
+	t.Cleanup(func() { _ = pool.Close() })
+	in.Setup(t, pool)
+	amqp := rabbit.Config{URLs: []string{s.AMQPURL}, Name: "consumertest"}
+	r.conn, err = rabbit.Dial(t.Context(), amqp)
+	r.must("AMQPURL", err)
+	t.Cleanup(func() { _ = r.conn.Close() })
+	cfg := r.config(nil)
+	r.delays = cfg.RetryDelays
+	_, err = rabbit.Declare(t.Context(), r.conn, rabbit.TopologyConfig{
+		Exchange: r.queue, Queue: r.queue, RoutingKeys: []string{r.queue}, Delays: r.delays,
+	})
+	r.must("declare the queues", err)
+	var batch []rabbit.Publishing
+	for range 2 {
+		for _, m := range in.Messages {
+			headers := rabbit.Table{"x-message-key": m.Key}
+			batch = append(batch, rabbit.Publishing{Exchange: r.queue, Key: r.queue, Message: rabbit.Message{
+				Type: m.Tag, MessageID: cmp.Or(m.MessageID, m.Key), Body: m.Body, ContentType: m.ContentType, Headers: headers,
+			}})
+		}
+	}
+	publisher := rabbit.NewPublisher(amqp)
+	defer func() { _ = publisher.Close(context.WithoutCancel(t.Context())) }()
+	r.must("publish", errors.Join(publisher.Publish(t.Context(), batch)...))
+	return r
+}
+
+// consume runs a consumer until ctx ends.
+func (r *suiteRun) consume(ctx context.Context, hook func(consumer.Point)) {
+	c, err := consumer.Open(ctx, r.config(hook), r.failing())
+	if err == nil {
+		err = c.Run(ctx)
+	}
+	if err != nil {
+		r.t.Errorf("consumertest: the consumer: %v", err)
+	}
+}
+
+// failing is the handler, whose every third message fails in its first attempt after it has written.
+func (r *suiteRun) failing() consumer.Handler {
+	third := map[string]bool{}
+	for i, m := range r.in.Messages {
+		third[m.Tag+"/"+m.Key] = i%3 == 2
+	}
+	h := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		err := r.handler.Handle(ctx, tx, msgs)
+		var blamed []consumer.BlamedMessage
+		for i, m := range msgs {
+			if err == nil && m.Attempt < 2 && m.Replays == 0 && third[m.Tag+"/"+m.Key] {
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errSuite})
+			}
+		}
+		return cmp.Or(err, consumer.Blame(blamed...))
+	})
+	if v, ok := r.handler.(consumer.Validator); ok {
+		return struct {
+			consumer.Handler
+			consumer.Validator
+		}{h, v}
+	}
+	return h
+}
+
+// killed runs a process until it kills itself, or until all messages have ended without it having to.
+func (r *suiteRun) killed(at consumer.Point) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(r.t.Context())
+	defer stop()
+	parts := strings.Split(r.test, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	var said bytes.Buffer
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run="+strings.Join(parts, "/"), "-test.count=1")
+	child.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s", inChild, r.queue, at))
+	child.Stdout, child.Stderr = &said, &said
+	r.must("start the process that is killed", child.Start())
+	dead := make(chan struct{})
+	go func() { // joined below
+		_ = child.Wait()
+		close(dead)
+	}()
+	spared := false
+	for open := true; open; {
+		select {
+		case <-dead:
+			open = false
+		case <-time.After(50 * time.Millisecond):
+			if spared = r.ended(r.t.Context()); spared {
+				stop()
+				<-dead
+				open = false
+			}
+		}
+	}
+	if spared || child.ProcessState.Exited() {
+		r.t.Errorf("no process was killed when a message was %s; it said:\n%s", at, &said)
+	}
+}
+
+// settle runs consumers until all messages have ended and nothing is in a queue.
+func (r *suiteRun) settle(consumers int, hook func(consumer.Point)) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	var running sync.WaitGroup
+	for range consumers {
+		running.Go(func() { r.consume(ctx, hook) })
+	}
+	until, cancel := context.WithTimeout(ctx, lastsAtMost)
+	defer cancel()
+	for !r.ended(until) || !r.empty(until) {
+		if wait.For(until, 50*time.Millisecond) != nil {
+			r.t.Errorf("not all messages have ended after %v", lastsAtMost)
+			break
+		}
+	}
+	stop()
+	running.Wait()
+}
+
+// ended reports whether each message is applied, or a dead letter.
+func (r *suiteRun) ended(ctx context.Context) bool {
+	n := 0
+	err := r.db.WithContext(ctx).Raw("SELECT COUNT(*) FROM consumer_log WHERE group_name = ? AND consumer_status IN ?",
+		r.queue, []dedup.Status{dedup.Success, dedup.Dead}).Scan(&n).Error
+	return err == nil && n >= len(r.in.Messages) // before the first consumer there is no such table
+}
+
+// empty reports whether nothing waits for a consumer.
+func (r *suiteRun) empty(ctx context.Context) bool {
+	queues := []string{r.queue}
+	for _, d := range r.delays {
+		queues = append(queues, rabbit.RetryQueue(r.queue, d))
+	}
+	for _, q := range queues {
+		if ready, _, err := r.conn.Depth(ctx, q); err != nil || ready > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// check asks the invariant's query.
+func (r *suiteRun) check(fault string) {
+	r.t.Helper()
+	var found []map[string]any
+	r.must("the invariant's query", r.db.WithContext(r.t.Context()).Raw(r.in.Query).Scan(&found).Error)
+	for _, row := range found {
+		for column, v := range row {
+			if text, ok := v.([]byte); ok {
+				row[column] = string(text)
+			}
+		}
+		r.t.Errorf("%s has broken the invariant: %v", fault, row)
+	}
+}
+
+// lossy is a way to MySQL on which the answer to one COMMIT is lost.
+type lossy struct {
+	armed atomic.Int32 // 1: the next one is lost; 2: it was
+}
+
+var commit = []byte("\x03COMMIT")
+
+// newLossy leads a run's consumers to MySQL by another address.
+func newLossy(r *suiteRun) *lossy {
+	r.t.Helper()
+	l := &lossy{}
+	dsn, err := mysql.ParseDSN(r.MySQLDSN)
+	r.must("MySQLDSN", err)
+	network, address := dsn.Net, dsn.Addr
+	door, err := new(net.ListenConfig).Listen(r.t.Context(), "tcp", "127.0.0.1:0")
+	r.must("listen", err)
+	var links sync.WaitGroup
+	links.Go(func() {
+		for {
+			in, err := door.Accept()
+			if err != nil {
+				return
+			}
+			out, err := new(net.Dialer).DialContext(context.WithoutCancel(r.t.Context()), network, address)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			links.Go(func() { l.link(in, out) })
+		}
+	})
+	r.t.Cleanup(func() {
+		_ = door.Close()
+		links.Wait()
+	})
+	dsn.Net, dsn.Addr = "tcp", door.Addr().String()
+	r.MySQLDSN = dsn.FormatDSN()
+	return l
+}
+
+// link carries what both sides say until one of them ends, or an answer is to be lost.
+func (l *lossy) link(in, out net.Conn) {
+	var back sync.WaitGroup
+	lose := make(chan struct{})
+	back.Go(func() {
+		defer in.Close()
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := out.Read(buf)
+			select {
+			case <-lose:
+				return
+			default:
+			}
+			if err != nil {
+				return
+			}
+			if _, err := in.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	})
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := in.Read(buf)
+		if bytes.HasSuffix(buf[:n], commit) && l.armed.CompareAndSwap(1, 2) {
+			close(lose)
+		}
+		if _, writeErr := out.Write(buf[:n]); errors.Join(err, writeErr) != nil {
+			break
+		}
+	}
+	_ = out.Close()
+	back.Wait()
+}

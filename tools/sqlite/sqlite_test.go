@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/glebarez/sqlite"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/consumer/consumertest"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// Seat is a table of the handler's.
+type Seat struct {
+	Booking string `gorm:"primaryKey"`
+	Taken   int    `gorm:"check:taken >= 0"`
+}
+
+// giveBack takes a seat from a booking, with gorm's models, and puts a message for others.
+func giveBack(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+	var seat Seat
+	if err := tx.Where("booking = ?", m.Key).Take(&seat).Error; err != nil {
+		return err
+	}
+	if err := tx.Model(&seat).Update("taken", gorm.Expr("taken - 1")).Error; err != nil {
+		return err
+	}
+	if m.Key == "cursed" {
+		return consumer.Permanent(errors.New("a cursed seat"))
+	}
+	return outbox.Put(ctx, consumer.SQL(tx), outbox.Message{Tag: "seat.freed", Key: m.Key, Value: seat.Booking})
+}
+
+// seats is a fresh database in memory, with a trial whose handler writes into it.
+func seats(t *testing.T, all ...Seat) (*gorm.DB, *consumertest.Trial) {
+	t.Helper()
+	db, err := gorm.Open(sqlite.Open(":memory:"), &gorm.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.SetMaxOpenConns(1) // each connection has a database of its own
+	t.Cleanup(func() { _ = pool.Close() })
+	if err := db.AutoMigrate(&Seat{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Create(&all).Error; err != nil {
+		t.Fatal(err)
+	}
+	return db, consumertest.New(t, consumer.Each(giveBack), consumertest.Options{DB: db})
+}
+
+// taken is how often each booking has a seat.
+func taken(t *testing.T, db *gorm.DB) map[string]int {
+	t.Helper()
+	var all []Seat
+	if err := db.Find(&all).Error; err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]int{}
+	for _, s := range all {
+		by[s.Booking] = s.Taken
+	}
+	return by
+}
+
+// Given a batch with copies, a message that fails for good and one that SQLite refuses, then each of the others has its
+// effect once, and these two have none.
+func TestAHandlersEffectsAreInTheDatabaseOnce(t *testing.T) {
+	db, w := seats(t, Seat{"b1", 2}, Seat{"b2", 1}, Seat{"cursed", 1}, Seat{"empty", 0})
+	message := func(key string) consumer.Message { return consumertest.Message("seat.release", key, "{}") }
+	ends := w.DeliverAll(message("b1"), message("cursed"), message("empty"), message("b2"), message("b1"))
+	ends = append(ends, w.Deliver(message("b2")))
+	for i, want := range []consumer.Outcome{
+		consumer.Applied, consumer.DeadLettered, consumer.Retried, consumer.Applied, consumer.Duplicate, consumer.Duplicate,
+	} {
+		if ends[i].Outcome != want {
+			t.Errorf("delivery %d ended as %v, want %v", i, ends[i], want)
+		}
+	}
+	want := map[string]int{"b1": 1, "b2": 0, "cursed": 1, "empty": 0}
+	if got := taken(t, db); !maps.Equal(got, want) {
+		t.Errorf("the seats are %v, want %v", got, want)
+	}
+	if puts := w.Puts(); len(puts) != 2 {
+		t.Errorf("%d messages are put, want 2: %v", len(puts), puts)
+	}
+}
+
+// Given a booking that is made between two attempts, then the second one is applied.
+func TestAMessageSucceedsOnceItsRowIsThere(t *testing.T) {
+	db, w := seats(t, Seat{"b1", 1})
+	if e := w.Deliver(consumertest.Message("seat.release", "b9", "{}")); e.Outcome != consumer.Retried {
+		t.Fatalf("it ended as %v, want that it is tried again", e)
+	}
+	if err := db.Create(&Seat{"b9", 1}).Error; err != nil {
+		t.Fatal(err)
+	}
+	ends := w.Advance(time.Second)
+	if len(ends) != 1 || ends[0].Outcome != consumer.Applied || w.Row("seat.release", "b9").Status != dedup.Success {
+		t.Errorf("a second later %v, want that it is applied", ends)
+	}
+	if got := taken(t, db)["b9"]; got != 0 {
+		t.Errorf("b9 has %d seats, want none", got)
+	}
+}
