@@ -41,7 +41,7 @@ func TestEveryVariableUsedIsASettingOfTheProgram(t *testing.T) {
 var (
 	metric    = regexp.MustCompile(`(?:^|[^:a-z_])(rollbackd_[a-z_]+)`) // not the middle of a recorded name
 	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
-	exported  = regexp.MustCompile(`\b(?:Name:\s+|(?:counter|gauge|histogram)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`)
+	exported  = regexp.MustCompile(`\b(?:Name:\s+|(?:counter|gauge|histogram|shared)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`)
 	recorded  = regexp.MustCompile(`[a-z_]+:rollbackd_[a-z_]+:[a-z0-9_]+`)
 )
 

@@ -19,8 +19,9 @@ import (
 
 // What a daemon says of itself, and a proxy that vouches for persons.
 type (
-	Readiness = server.Readiness
-	Proxy     = server.Proxy
+	Readiness      = server.Readiness
+	QueueReadiness = server.QueueReadiness
+	Proxy          = server.Proxy
 )
 
 // Options are where a [Site] answers, to whom, and with what.

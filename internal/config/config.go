@@ -92,8 +92,16 @@ type Config struct {
 	// connects finds them.
 	tls struct{ amqp, mysql, redis certs.TLS }
 
+	// Queues are the names under which several queues are told apart in settings; empty for one. A Config is that of the
+	// first, which those look at who look at one queue; see [Config.All].
+	Queues []string
+
+	beside   []Config    // the other queues
 	settings []*Variable // as Load found them
 }
+
+// All are the queues that a daemon consumes: this one, and those beside it.
+func (c Config) All() []Config { return append([]Config{c}, c.beside...) }
 
 // Retention is how long success rows are kept; 0: for ever.
 func (c Config) Retention() time.Duration { return max(0, c.LogRetention) }

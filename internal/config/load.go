@@ -49,17 +49,38 @@ func Load(environ []string) (Config, []Warning, error) {
 // the others.
 func LoadFor(environ []string, asks ...string) (Config, []Warning, error) {
 	ours := prefixed(environ)
-	var c Config
-	for _, v := range variables(&c) {
-		v.Required = v.Required && (len(asks) == 0 || slices.Contains(asks, v.key))
-		c.take(v, ours)
+	names := []string{""}
+	if c, _ := single(environ, "QUEUES"); len(c.Queues) > 0 {
+		names = c.Queues
 	}
-	c.checkTogether()
-	warnings := unknownNames(ours, c.settings)
-	if err := c.problems(); err != nil {
+	all := make([]Config, len(names))
+	var settings []*Variable
+	var doubts []Warning
+	for i, name := range names {
+		c := &all[i]
+		for _, v := range variables(c) {
+			v.Required = v.Required && (len(asks) == 0 || slices.Contains(asks, v.key))
+			c.take(v.of(name, ours), ours)
+		}
+		c.checkTogether()
+		for _, before := range all[:i] {
+			c.checkBeside(before)
+		}
+		c.refuseShared(name, ours)
+		settings = append(settings, c.settings...)
+		doubts = append(doubts, c.doubts()...)
+	}
+	warnings := unknownNames(ours, settings)
+	if err := wrong(settings); err != nil {
 		return Config{}, warnings, err
 	}
-	return c, append(warnings, c.doubts()...), nil
+	for _, w := range doubts {
+		if !slices.Contains(warnings, w) { // a shared one is told once
+			warnings = append(warnings, w)
+		}
+	}
+	all[0].beside = all[1:]
+	return all[0], warnings, nil
 }
 
 // single reads one setting, whatever else is wrong.
@@ -84,7 +105,7 @@ func LogFormat(environ []string) string {
 // must not call it dead because a file of a secret is being replaced. It is empty when the setting is off.
 func HTTPAddr(environ []string) (string, error) {
 	c, _ := single(environ, "HTTP_ADDR")
-	return c.HTTPAddr, c.problems()
+	return c.HTTPAddr, wrong(c.settings)
 }
 
 // prefixed keeps what is ours. The last of several entries of one name wins.
@@ -98,10 +119,10 @@ func prefixed(environ []string) map[string]string {
 	return ours
 }
 
-// problems is an *Error, or nil.
-func (c *Config) problems() error {
+// wrong is an *Error, or nil.
+func wrong(settings []*Variable) error {
 	var e Error
-	for _, s := range c.settings {
+	for _, s := range settings {
 		if s.wrong == "" {
 			continue
 		}
@@ -109,8 +130,10 @@ func (c *Config) problems() error {
 		if s.raw != "" {
 			subject += "=" + strconv.Quote(shorten(s.show(s.raw)))
 		}
-		e.Problems = append(e.Problems, Problem{s.Name, fmt.Sprintf("%s %s, for example %s=%s", subject, s.wrong, s.Name,
-			s.Example)})
+		p := Problem{s.Name, fmt.Sprintf("%s %s, for example %s=%s", subject, s.wrong, s.Name, s.Example)}
+		if !slices.Contains(e.Problems, p) { // a shared one is told once
+			e.Problems = append(e.Problems, p)
+		}
 	}
 	if len(e.Problems) == 0 {
 		return nil

@@ -30,6 +30,16 @@ func (c Config) Migrations() dedup.MigrateOptions {
 	return o
 }
 
+// MySQLConnections is how many connections of MySQL the consumers of all queues have at most.
+func (c Config) MySQLConnections() int {
+	n := c.Config.MySQLConnections()
+	for _, other := range c.beside {
+		other.WithoutKeeper = true // there is one for all
+		n += other.Config.MySQLConnections()
+	}
+	return n
+}
+
 // RoutingKey is where a message of the outbox goes that does not say it: the first of ROUTING_KEYS, unless that is a
 // pattern; then nowhere.
 func (c Config) RoutingKey() string {

@@ -156,6 +156,8 @@ func naming(c *Config) []Variable {
 			"it").byDefault(standard.Queue),
 		row("ROUTING_KEYS", routingKeys(), &c.RoutingKeys, "bind the main queue to the exchange").
 			byDefault("stock.rollback").example("stock.rollback,order.cancelled"),
+		row("QUEUES", queueNames(), &c.Queues, "several queues in one daemon, by names of your own: ROLLBACKD_NAME__X says "+
+			"X for one of them, see docs/settings.md#several-queues").optional("stock"),
 		row("TOPOLOGY", words(consumer.TopologyDeclare, consumer.TopologyCheck), &c.Topology, "the main queue is declared "+
 			"with what it needs and bound, or taken as it is: see docs/adopting.md").
 			byDefault(string(standard.Topology)).example(string(consumer.TopologyCheck)),

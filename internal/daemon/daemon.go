@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +10,14 @@ import (
 	_ "net/http/pprof" // whose pages are those of http.DefaultServeMux, which nobody else uses
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -34,14 +37,14 @@ type Daemon struct {
 	cfg      config.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	engine   *consumer.Consumer  // nil: the relay works alone
-	relay    *store.Relay        // of the outbox; nil: none
-	webhook  *deadletter.Webhook // nil: none
-	site     *admin.Site         // nil without HTTP address, and so is desk
-	desk     *operator.Operator
-	closers  []func() error    // of what was opened beside the engine
-	spans    *tracing.Provider // nil: none
-	check    handler.Check     // of the handler, before anything is consumed; nil: none
+	engine   *consumer.Consumers  // a member for each of cfg.All; nil: the relay works alone
+	relay    *store.Relay         // of the outbox; nil: none
+	webhook  *deadletter.Webhook  // nil: none
+	site     *admin.Site          // nil without HTTP address, and no desk then
+	desks    []*operator.Operator // of each queue
+	closers  []func() error       // of what was opened beside the engine
+	spans    *tracing.Provider    // nil: none
+	checks   []handler.Check      // of handlers, before anything is consumed
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
 	unchecked    atomic.Pointer[string]
 	ignoreOldLog bool
@@ -67,35 +70,37 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 			err = errors.Join(err, d.close())
 		}
 	}()
-	if o.Handler == nil {
-		o.Handler, d.check, err = handler.Open(ctx, handler.Options{
-			Config: d.cfg, Fresh: fresh, Logger: log,
-			Registry: prometheus.WrapRegistererWith(prometheus.Labels{"queue": d.cfg.Queue}, d.registry),
-		})
-		if err != nil {
-			return d, err
-		}
-	}
-	engine := d.cfg.Config
-	engine.Hook, engine.Registerer, engine.Logger = o.Hook, d.registry, log
 	if d.spans, err = tracing.Open(ctx, o.Version, log); err != nil {
 		return d, err
 	}
+	var spans trace.TracerProvider
 	if d.spans != nil {
-		engine.TracerProvider = d.spans
+		spans = d.spans
 	}
 	if cfg.DeadLetterWebhook != "" {
 		secrets := fresh("DEAD_LETTER_WEBHOOK_SECRET")
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
-			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) },
-			TracerProvider: engine.TracerProvider,
+			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) }, TracerProvider: spans,
 		})
 		if err != nil {
 			return d, err
 		}
-		engine.Notifier = d.webhook
 	}
-	if d.engine, err = consumer.Open(ctx, engine, o.Handler); err != nil {
+	var members []consumer.Member
+	for _, queue := range d.cfg.All() {
+		m := consumer.Member{Config: queue.Config, Handler: o.Handler}
+		m.Fresh, m.Hook, m.Registerer, m.Logger, m.TracerProvider = d.cfg.Config.Fresh, o.Hook, d.registry, log, spans
+		if d.webhook != nil {
+			m.Notifier = d.webhook
+		}
+		if m.Handler == nil {
+			if m.Handler, err = d.handler(ctx, queue); err != nil {
+				return d, err
+			}
+		}
+		members = append(members, m)
+	}
+	if d.engine, err = consumer.OpenAll(ctx, members...); err != nil {
 		return d, err
 	}
 	if cfg.Outbox {
@@ -107,6 +112,24 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 		return d, nil
 	}
 	return d, d.openSite(ctx, d.siteOptions(fresh, o.Version))
+}
+
+// handler makes that of a queue, and keeps its check.
+func (d *Daemon) handler(ctx context.Context, queue config.Config) (consumer.Handler, error) {
+	queue.Config.Fresh = d.cfg.Config.Fresh
+	h, check, err := handler.Open(ctx, handler.Options{
+		Config: queue, Fresh: func(key string) func() string { return queue.Fresh(key, d.warn(ctx)) }, Logger: d.log,
+		Registry: prometheus.WrapRegistererWith(prometheus.Labels{"queue": queue.Queue}, d.registry),
+	})
+	if check != nil {
+		d.checks = append(d.checks, check)
+	}
+	return h, err
+}
+
+// warn logs what is amiss with a setting that is read again.
+func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
+	return func(w config.Warning) { d.log.WarnContext(ctx, w.String()) }
 }
 
 // NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
@@ -134,7 +157,7 @@ func prepared(
 			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
 			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
 		}, func() float64 { return 1 }))
-	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
+	warn := d.warn(ctx)
 	fresh = func(key string) func() string { return cfg.Fresh(key, warn) }
 	d.cfg.Config.Fresh = consumer.Fresh{
 		MySQLDSN: fresh("MYSQL_DSN"), RedisURL: fresh("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
@@ -150,18 +173,25 @@ func (d *Daemon) openSite(ctx context.Context, o admin.Options) error {
 	if err != nil {
 		return err
 	}
-	d.desk, err = operator.New(operator.Options{
-		Lookup: acts.Lookup, Letters: acts.Letters, Queue: cfg.Queue, Retention: cfg.Retention(), Logger: d.log,
-		Drain: cfg.DrainTimeout,
-	})
-	if err != nil {
-		return err
+	for _, queue := range cfg.All() {
+		of, err := acts.Of(queue)
+		if err != nil {
+			return err
+		}
+		desk, err := operator.New(operator.Options{
+			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: cfg.Retention(), Logger: d.log,
+			Drain: cfg.DrainTimeout,
+		})
+		if err != nil {
+			return err
+		}
+		d.desks = append(d.desks, desk)
 	}
 	looks, err := d.open(ctx, "pages", admin.Pool()) // the engine has said what the DSN is warned of
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
-	o.View.Lookup, o.View.Letters, o.View.Desk, o.View.Elects = looks.Lookup, looks.Letters, d.desk, true
+	o.View.Lookup, o.View.Letters, o.View.Desk, o.View.Elects = looks.Lookup, looks.Letters, d.desks[0], true
 	o.View.Names = operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName}
 	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
 	if o.View.Lock, err = looks.LockWords(ctx); err != nil {
@@ -217,8 +247,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	working, stopWork := context.WithCancel(ctx)
 	defer stopWork()
-	if d.desk != nil {
-		wg.Go(func() { d.desk.Work(working) })
+	for _, desk := range d.desks {
+		wg.Go(func() { desk.Work(working) })
 	}
 	relayed := make(chan error, 1)
 	if d.relay != nil {
@@ -232,7 +262,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	var err error
 	if d.engine == nil {
 		<-working.Done()
-	} else if err = errors.Join(d.checkHandler(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
+	} else if err = errors.Join(d.checkHandlers(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
 		err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
 	}
 	stopWork()
@@ -242,14 +272,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, <-served, d.close())
 }
 
-// checkHandler asks whether the handler can work, before any message meets it. A stop meanwhile is none of its errors.
-func (d *Daemon) checkHandler(ctx context.Context) error {
-	if d.check == nil {
-		return nil
-	}
+// checkHandlers asks whether each handler can work, before any message meets it. A stop meanwhile is none of their
+// errors.
+func (d *Daemon) checkHandlers(ctx context.Context) error {
 	defer d.unchecked.Store(nil)
-	if err := d.check(ctx, d.waitsForMySQL); ctx.Err() == nil {
-		return err
+	for _, check := range d.checks {
+		if err := check(ctx, d.waitsForMySQL); err != nil && ctx.Err() == nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -299,16 +329,38 @@ func (d *Daemon) health() admin.Readiness {
 			missed = append(missed, "outbox: "+miss)
 		}
 	}
-	s := d.engine.State()
-	s.Degraded = slices.Sorted(slices.Values(append(missed, s.Degraded...)))
+	r := admin.Readiness{Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: true, Degraded: missed}
+	members := d.engine.Members()
+	for i, queue := range d.cfg.All() {
+		s := members[i].State()
+		if len(members) > 1 {
+			s = named(s, queue.Queue)
+			r.Queues = append(r.Queues, admin.QueueReadiness{
+				Group: queue.Group, Queue: queue.Queue, Ready: s.Consuming && !s.Draining && len(s.Paused) == 0,
+			})
+		}
+		r.Consuming, r.Draining = r.Consuming && s.Consuming, r.Draining || s.Draining
+		r.Waiting, r.Degraded = append(r.Waiting, s.Paused...), append(r.Degraded, s.Degraded...)
+		r.Stuck = cmp.Or(r.Stuck, stuck(s.Still, queue.HandlerTimeout))
+	}
 	if why := d.unchecked.Load(); why != nil {
-		s.Paused = append(s.Paused, *why)
+		r.Waiting = append(r.Waiting, *why)
 	}
-	return admin.Readiness{
-		Group: d.cfg.Group, Queue: d.cfg.Queue,
-		Consuming: s.Consuming, Draining: s.Draining, Waiting: s.Paused, Degraded: s.Degraded,
-		Stuck: stuck(s.Still, d.cfg.HandlerTimeout),
+	slices.Sort(r.Waiting)
+	slices.Sort(r.Degraded)
+	return r
+}
+
+// named says of what is amiss with one of several queues of which. What is said of a queue begins with its name.
+func named(s consumer.State, queue string) consumer.State {
+	for _, all := range [][]string{s.Paused, s.Degraded} {
+		for i, text := range all {
+			if what, why, _ := strings.Cut(text, ": "); !strings.HasPrefix(what, queue) {
+				all[i] = what + " of " + queue + ": " + why
+			}
+		}
 	}
+	return s
 }
 
 // stuck is why the process should be restarted; empty while it need not be.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/store"
@@ -29,7 +30,17 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 	if d.ignoreOldLog {
 		return nil
 	}
-	s, err := store.Open(ctx, d.cfg, "check", store.Options{MaxOpen: 1})
+	for _, queue := range d.cfg.All() {
+		queue.Config.Fresh = d.cfg.Config.Fresh
+		if err := d.checkOldLog(ctx, queue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) checkOldLog(ctx context.Context, queue config.Config) error {
+	s, err := store.Open(ctx, queue, "check", store.Options{MaxOpen: 1})
 	if err != nil {
 		return err
 	}
@@ -58,7 +69,7 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 }
 
 func (d *Daemon) lookAtOldLogs(ctx context.Context, s *store.Store) error {
-	doubts, err := legacyimport.Doubts(ctx, s.Records, s.Pool, d.cfg.Group, oldLogTime)
+	doubts, err := legacyimport.Doubts(ctx, s.Records, s.Pool, s.Group, oldLogTime)
 	if err != nil {
 		return err
 	}

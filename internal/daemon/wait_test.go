@@ -21,6 +21,10 @@ type readiness struct {
 	Draining bool     `json:"draining"`
 	Waiting  []string `json:"waiting"`
 	Degraded []string `json:"degraded"`
+	Queues   []struct {
+		Group, Queue string
+		Ready        bool
+	} `json:"queues"`
 }
 
 func (w *world) readyz(daemon *program.Process) (status int, r readiness) {

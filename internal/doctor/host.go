@@ -66,6 +66,9 @@ func (a *area) redisConnections() int {
 		return 0
 	}
 	each := a.Lanes + 4 // as the engine has
+	for _, other := range a.All()[1:] {
+		each += other.Lanes
+	}
 	if a.HTTPAddr != "" {
 		each += view.Connections
 	}

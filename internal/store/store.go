@@ -48,17 +48,25 @@ func Open(ctx context.Context, cfg config.Config, command string, o Options) (*S
 	if s.Pool, err = s.DB.DB(); err != nil {
 		return nil, fmt.Errorf("database handle: %w", err)
 	}
-	if s.Records, err = dedup.NewLog(s.DB, cfg.LogOptions()); err == nil {
-		s.Letters, err = deadletter.New(deadletter.Options{
-			Records: s.Records, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: cfg.Config.Fresh.AMQPURLs, Name: s.name,
-			Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
-		})
-	}
+	of, err := s.Of(cfg)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.OrderOf = handler.OrderOf(cfg.Handler)
-	return s, nil
+	return of, nil
+}
+
+// Of is the store of another queue on the same pool, which s closes.
+func (s *Store) Of(cfg config.Config) (*Store, error) {
+	of := *s
+	of.cfg, of.Group, of.OrderOf = cfg, cfg.Group, handler.OrderOf(cfg.Handler)
+	var err error
+	if of.Records, err = dedup.NewLog(s.DB, cfg.LogOptions()); err == nil {
+		of.Letters, err = deadletter.New(deadletter.Options{
+			Records: of.Records, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: s.cfg.Config.Fresh.AMQPURLs, Name: s.name,
+			Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
+		})
+	}
+	return &of, err
 }
 
 // Close ends what it has opened.

@@ -29,10 +29,20 @@ type Readiness struct {
 	// Group and Queue are those of the settings: whose daemon this is.
 	Group string `json:"group"`
 	Queue string `json:"queue"`
+	// Queues tells of each, where a daemon consumes several; Queue is the first of them.
+	Queues []QueueReadiness `json:"queues,omitempty"`
 	// Consuming: deliveries are taken.
 	Consuming bool `json:"-"`
 	// Stuck is why the process should be restarted, empty while it is alive.
 	Stuck string `json:"-"`
+}
+
+// QueueReadiness is how it stands with one of several queues.
+type QueueReadiness struct {
+	Group string `json:"group"`
+	Queue string `json:"queue"`
+	// Ready: its deliveries are taken.
+	Ready bool `json:"ready"`
 }
 
 // NotConnected is what a daemon waits for that misses nothing: it starts, or is between two connections to RabbitMQ.

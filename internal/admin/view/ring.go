@@ -92,14 +92,17 @@ func (v *View) take(ctx context.Context) {
 	if err != nil { // what could be gathered is there all the same
 		v.o.Logger.WarnContext(ctx, "the figures of the pages lack some", "err", err)
 	}
-	v.ring.add(read(families, time.Now().UTC()))
+	v.ring.add(read(families, v.o.Names.Queue, time.Now().UTC()))
 }
 
-// read takes what the pages show out of the metrics.
-func read(families []*dto.MetricFamily, now time.Time) Sample {
+// read takes what the pages show out of the metrics: of other queues of this daemon nothing.
+func read(families []*dto.MetricFamily, queue string, now time.Time) Sample {
 	s := Sample{At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			if of, kind := label(m, "queue"), label(m, "kind"); of != "" && of != queue && !beside(of, queue, kind) {
+				continue
+			}
 			switch f.GetName() {
 			case "rollbackd_deliveries_total":
 				s.total[label(m, "outcome")] = m.GetCounter().GetValue()
@@ -121,6 +124,12 @@ func read(families []*dto.MetricFamily, now time.Time) Sample {
 		}
 	}
 	return s
+}
+
+// beside reports whether a queue of this kind is one of those beside the main queue.
+func beside(name, queue, kind string) bool {
+	rest, of := strings.CutPrefix(name, queue+"."+kind)
+	return of && kind != "" && (rest == "" || kind == "retry" && rest[0] == '.')
 }
 
 func label(m *dto.Metric, name string) string {

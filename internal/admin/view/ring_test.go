@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -46,7 +47,7 @@ func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.add(read(families, at))
+	r.add(read(families, "q", at))
 	return r.samples[len(r.samples)-1]
 }
 
@@ -92,6 +93,43 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	fresh.deliveries.WithLabelValues("applied").Add(7)
 	if s := fresh.sample(t, r, now.Add(30*time.Second)); s.Rate() != 0 {
 		t.Errorf("after counters that went back the rate is %v", s.Rate())
+	}
+}
+
+// Given a daemon of two queues, one of whose names begins with the other's, then a sample has the figures of one alone,
+// with the queues beside it.
+func TestASampleHasTheFiguresOfItsQueueAlone(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	for queue, n := range map[string]float64{"q": 3, "q.2": 500} {
+		up := prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rollbackd_dependency_up", ConstLabels: prometheus.Labels{"queue": queue, "name": "service " + queue},
+		})
+		deliveries := prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollbackd_deliveries_total", ConstLabels: prometheus.Labels{"queue": queue, "outcome": "applied"},
+		})
+		deliveries.Add(n)
+		reg.MustRegister(up, deliveries)
+		for kind, names := range map[string][]string{
+			"main": {queue}, "backstop": {queue + ".backstop"}, "dead": {queue + ".dead"},
+			"retry": {queue + ".retry.1s", queue + ".retry.2s"},
+		} {
+			for _, name := range names {
+				ready := prometheus.NewGauge(prometheus.GaugeOpts{
+					Name: "rollbackd_queue_messages_ready", ConstLabels: prometheus.Labels{"queue": name, "kind": kind},
+				})
+				ready.Set(n)
+				reg.MustRegister(ready)
+			}
+		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := read(families, "q", time.Now())
+	ready := map[string]float64{"main": 3, "backstop": 3, "dead": 3, "retry": 6}
+	if s.total["applied"] != 3 || !maps.Equal(s.Ready, ready) || len(s.Up) != 1 {
+		t.Errorf("applied %v, ready %v, up %v; want those of q: 3 and %v", s.total, s.Ready, s.Up, ready)
 	}
 }
 

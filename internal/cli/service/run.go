@@ -41,8 +41,10 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 		return func(ctx context.Context, c *command.Call) error {
 			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
 				o.IgnoreOldLog = *ignoreOldLog
-				log.InfoContext(ctx, "starting", "version", o.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes", cfg.Lanes,
-					"batch_size", cfg.BatchSize)
+				for _, queue := range cfg.All() {
+					log.InfoContext(ctx, "starting", "version", o.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
+						queue.Lanes, "batch_size", queue.BatchSize)
+				}
 				return daemon.New(ctx, cfg, log, o)
 			})
 		}
@@ -115,7 +117,11 @@ func work(
 		debug.SetGCPercent(gcPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
+		limit := int64(besideBudget)
+		for _, queue := range cfg.All() {
+			limit += queue.MemoryBudget
+		}
+		debug.SetMemoryLimit(limit)
 	}
 	d, err := join(cfg, log, daemon.Options{Version: c.Build.Version, Revision: c.Build.Revision})
 	if err == nil {

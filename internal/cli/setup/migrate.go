@@ -68,7 +68,7 @@ With --status: show what is there and what is missing, change nothing, and exit 
 			if old.From != "" {
 				return takeOver(ctx, c, *old)
 			}
-			things, err := migrate(ctx, c, *status, *alone)
+			things, err := migrateAll(ctx, c, *status, *alone)
 			if len(things) == 0 {
 				return err
 			}
@@ -79,6 +79,22 @@ With --status: show what is there and what is missing, change nothing, and exit 
 			return errors.Join(c.Render(things, t), err)
 		}
 	},
+}
+
+// migrateAll is migrate for each queue of ROLLBACKD_QUEUES; what two of them share is told once.
+func migrateAll(ctx context.Context, c *command.Call, look, outboxAlone bool) (all []thing, err error) {
+	for _, c.Config = range c.Config.All() {
+		things, lost := migrate(ctx, c, look, outboxAlone)
+		for _, th := range things {
+			if !slices.ContainsFunc(all, func(told thing) bool { return told.What == th.What && told.Name == th.Name }) {
+				all = append(all, th)
+			}
+		}
+		if err = errors.Join(err, lost); outboxAlone || lost != nil && !look {
+			break
+		}
+	}
+	return all, err
 }
 
 // migrate makes what is missing, or only looks, and says of everything whether it was there. MySQL comes first: without

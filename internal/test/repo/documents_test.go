@@ -61,7 +61,7 @@ func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 func TestOperationsPageHasEveryMetric(t *testing.T) {
 	const name = "docs/operations.md"
 	page, seen := read(t, name), 0
-	const made = `\b(?:Name:\s+|(?:counter|gauge|histogram)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`
+	const made = `\b(?:Name:\s+|(?:counter|gauge|histogram|shared)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`
 	eachMatch(t, made, func(file, metric string) {
 		if seen++; !strings.Contains(page, "`"+metric+"`") && !strings.Contains(page, "`"+metric+"{") {
 			t.Errorf("%s has no row for the metric %s of %s", name, metric, file)

@@ -1,0 +1,100 @@
+package config
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// points is a second queue, with all that it must have for itself.
+func points(changes map[string]string) map[string]string {
+	env := map[string]string{
+		"ROLLBACKD_QUEUES": "stock,points", "ROLLBACKD_POINTS__QUEUE": "points.refund", "ROLLBACKD_POINTS__GROUP": "points",
+		"ROLLBACKD_POINTS__ROUTING_KEYS": "points.refund",
+	}
+	maps.Copy(env, changes)
+	return env
+}
+
+// Given several queues, then each has what is said for it, also in a file, and for the rest what is said for all; the
+// first is the one that is looked at.
+func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("of-points\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := load(t, points(map[string]string{
+		"ROLLBACKD_LANES": "2", "ROLLBACKD_POINTS__LANES": "3", "ROLLBACKD_HANDLER_TIMEOUT": "7s",
+		"ROLLBACKD_POINTS__HANDLER": "http", "ROLLBACKD_POINTS__HTTP_TARGET": "https://points.example.com/",
+		"ROLLBACKD_POINTS__HTTP_TOKEN_FILE": file, "ROLLBACKD_HTTP_TOKEN": "of-all",
+	}))
+	all := cfg.All()
+	if len(all) != 2 || all[0].Queue != "stock.rollback" || all[1].Queue != "points.refund" {
+		t.Fatalf("the queues are %v", all)
+	}
+	for i, want := range []struct {
+		handler, group, token string
+		lanes                 int
+	}{{"stock", "stock-rollback", "of-all", 2}, {"http", "points", "of-points", 3}} {
+		c := all[i]
+		if c.Handler != want.handler || c.Group != want.group || c.HTTPToken != want.token || c.Lanes != want.lanes ||
+			c.HandlerTimeout != 7*time.Second || c.MySQLDSN != all[0].MySQLDSN {
+			t.Errorf("%s has %v", c.Queue, c)
+		}
+	}
+	turned := load(t, points(map[string]string{"ROLLBACKD_QUEUES": "points,stock"}))
+	if turned.Queue != "points.refund" || turned.All()[1].Queue != "stock.rollback" {
+		t.Errorf("the first of the list is %s", turned.Queue)
+	}
+	if alone := load(t, nil); len(alone.All()) != 1 {
+		t.Errorf("without a list there are %d queues", len(alone.All()))
+	}
+}
+
+// What is wrong with one queue, or with two beside each other, is refused under the name by which it was said.
+func TestWhatIsWrongWithAQueueIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
+	for says, c := range map[string]struct {
+		name    string
+		changes map[string]string
+	}{
+		"not of small letters":        {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_QUEUES": "stock,Points"}},
+		"names stock twice":           {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_QUEUES": "stock,stock"}},
+		"ROLLBACKD_POINTS__MYSQL_DSN": {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_POINTS__MYSQL_DSN": "a@tcp(b)/c"}},
+		"the statements":              {"ROLLBACKD_SQL_FILE", map[string]string{"ROLLBACKD_POINTS__HANDLER": "sql"}},
+		"1 to":                        {"ROLLBACKD_POINTS__LANES", map[string]string{"ROLLBACKD_POINTS__LANES": "0"}},
+		"is the queue of two": {"ROLLBACKD_POINTS__QUEUE",
+			map[string]string{"ROLLBACKD_POINTS__QUEUE": "stock.rollback"}},
+		"would come to both": {"ROLLBACKD_POINTS__ROUTING_KEYS",
+			map[string]string{"ROLLBACKD_POINTS__ROUTING_KEYS": "a,stock.rollback"}},
+		"has another handler": {"ROLLBACKD_POINTS__GROUP", map[string]string{
+			"ROLLBACKD_POINTS__GROUP": "stock-rollback", "ROLLBACKD_POINTS__HANDLER": "sql", "ROLLBACKD_POINTS__SQL_FILE": "f"}},
+	} {
+		found := problems(t, points(c.changes))
+		if len(found) != 1 || found[0].Variable != c.name || !strings.Contains(found[0].text, says) {
+			t.Errorf("%v: %v, want one of %s that says %q", c.changes, found, c.name, says)
+		}
+	}
+	if found := problems(t, points(map[string]string{"ROLLBACKD_LANES": "0"})); len(found) != 1 {
+		t.Errorf("what both share is told %d times", len(found))
+	}
+	_, warnings, err := Load(environ(points(map[string]string{"ROLLBACKD_POINT__LANES": "2"})))
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].What, "no setting") {
+		t.Errorf("a misspelt queue: %v, %v", warnings, err)
+	}
+}
+
+// Who adds a setting says whether it may be said for one queue: the names are those of settings.
+func TestTheSettingsOfAQueueAreSettings(t *testing.T) {
+	t.Parallel()
+	for _, key := range ofAQueue {
+		if !slices.ContainsFunc(Variables(), func(v Variable) bool { return v.key == key }) {
+			t.Errorf("%s is no setting", key)
+		}
+	}
+}
