@@ -8,17 +8,18 @@
 // handler that acts outside the transaction gets at-least-once. Order is not promised.
 //
 // To use it: give [Open] the servers, a queue's name and a [Handler], and call [Consumer.Run]. The example of Open is a
-// whole program; what [Config] leaves zero takes a default. With a pool of your own, use [New]. `rollbackd dlq` and
-// `rollbackd log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM, RETRY_DELAYS and MAX_ATTEMPTS
-// say what its Config says; its Group is the queue's name unless it says another one.
+// whole program; what [Config] leaves zero takes a default. [OpenAll] is for several queues, and [New] for a pool of
+// your own. `rollbackd dlq` and `rollbackd log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM,
+// RETRY_DELAYS and MAX_ATTEMPTS say what its Config says; its Group is the queue's name unless it says another one.
 //
-// The front door is in consumer.go, open.go and config.go; what the engine's parts share is in engine.go. The way of
-// one delivery reads from top to bottom: [Consumer.Run] keeps a session (session.go), a session has workers
-// (worker.go), one for each lane of the Config, and a worker takes batches through process (life.go). What a row
-// and the end of an attempt mean for a message is decided in internal/decide, without touching a server; whether a
-// message may be tried now is asked in admission.go; attempts are in attempt.go, and transactions around the handler in
-// effect.go. A duplicate is told in duplicate.go, a failed attempt is counted in failure.go, an ack is decided in
-// ack.go, and a drain begins in drain.go. rehearsal.go is the engine without servers, for package consumertest.
+// The front door is in open.go, consumer.go, consumers.go and config.go, and what is done beside the engines in
+// beside.go; what the engine's parts share is in engine.go. The way of one delivery reads from top to bottom:
+// [Consumer.Run] keeps a session (session.go), a session has workers (worker.go), one for each lane of the Config, and
+// a worker takes batches through process (life.go). What a row and the end of an attempt mean for a message is decided
+// in internal/decide, without touching a server; whether a message may be tried now is asked in admission.go; attempts
+// are in attempt.go, and transactions around the handler in effect.go. A duplicate is told in duplicate.go, a failed
+// attempt is counted in failure.go, an ack is decided in ack.go, and a drain begins in drain.go. rehearsal.go is the
+// engine without servers, for package consumertest.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit; what one process of a group
 // does beside the messages is in internal/operator. It knows nothing of stock, HTTP or environment variables.

@@ -2,7 +2,9 @@ package dedup
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -102,6 +104,56 @@ func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
 	poll.Until(t, "the session's end", func() bool {
 		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
 	})
+}
+
+// Given two processes that stand for two posts each, then one is elected for both, on one connection; and when it
+// stops, the other is elected for both.
+func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	elected := make(chan string, 10)
+	campaign := func(name string) (end func()) {
+		ctx, stop := context.WithCancel(t.Context())
+		log, gone := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{})).log, make(chan struct{})
+		lead := func(group string) Post {
+			return Post{log, group, func(ctx context.Context) {
+				elected <- name + " " + group
+				<-ctx.Done()
+			}}
+		}
+		go func() {
+			defer close(gone)
+			Campaign(ctx, slog.New(slog.DiscardHandler), lead("a"), lead("b"))
+		}()
+		end = func() {
+			stop()
+			<-gone
+		}
+		t.Cleanup(end)
+		return end
+	}
+	leaders := func() (a, b int64) {
+		t.Helper()
+		a, errA := w.log.Leader(t.Context(), "a")
+		b, errB := w.log.Leader(t.Context(), "b")
+		wantError(t, "leaders", errors.Join(errA, errB), nil)
+		return a, b
+	}
+	both := func(name string) {
+		t.Helper()
+		got := []string{receive(t, "a post is taken", elected), receive(t, "another post is taken", elected)}
+		if slices.Sort(got); !slices.Equal(got, []string{name + " a", name + " b"}) {
+			t.Errorf("elected are %q, want the %s for both", got, name)
+		}
+		if a, b := leaders(); a == 0 || a != b {
+			t.Errorf("connections %d and %d lead, want one", a, b)
+		}
+	}
+	end := campaign("first")
+	both("first")
+	campaign("second")
+	end()
+	both("second")
 }
 
 func TestAnElectionOutlivesTheDatabase(t *testing.T) {
