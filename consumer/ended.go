@@ -58,6 +58,9 @@ func (e Ended) LogValue() slog.Value {
 	if e.Reason != "" {
 		attrs = append(attrs, slog.String("reason", string(e.Reason)))
 	}
+	if e.Delay > 0 {
+		attrs = append(attrs, slog.Duration("again_in", e.Delay))
+	}
 	if e.Cause != "" {
 		attrs = append(attrs, slog.String("err", e.Cause))
 	}

@@ -300,6 +300,12 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 				`end.reason=permanent end.err="nobody has\nthis booking" end.took=1s`,
 		},
 		{
+			consumer.Ended{Identity: seat, Outcome: consumer.Retried, Attempt: 1, Delay: time.Minute, Cause: "no"},
+			`seats/release/"b1" retried, attempt 1, again in 1m0s: "no"`,
+			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=retried end.attempt=1 ` +
+				`end.again_in=1m0s end.err=no end.took=0s`,
+		},
+		{
 			consumer.Ended{Identity: seat, Outcome: consumer.Applied, Took: time.Second}, `seats/release/"b1" applied`,
 			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=applied end.took=1s`,
 		},

@@ -95,6 +95,10 @@ func (r *Rehearsal) Deliver(ctx context.Context, msgs ...Message) []Ended {
 	return r.deliver(ctx, batch)
 }
 
+// givenBackFor is how long what was given back stays in the queue: about as long as the engine would have waited for
+// whatever is away before.
+const givenBackFor = time.Minute
+
 // deliver has the worker go through a batch. What it gives back waits to be delivered again; its Cause is why.
 func (r *Rehearsal) deliver(ctx context.Context, batch []rabbit.Delivery) []Ended {
 	w := r.worker
@@ -118,7 +122,7 @@ func (r *Rehearsal) deliver(ctx context.Context, batch []rabbit.Delivery) []Ende
 		ends[i] = endedOf(it, Abandoned)
 		ends[i].Cause = err.Error()
 		batch[i].Redelivered, batch[i].Count = true, batch[i].Count+1
-		r.waiting = append(r.waiting, waiting{r.now(), batch[i]})
+		r.waiting = append(r.waiting, waiting{r.now().Add(givenBackFor), batch[i]})
 	}
 	clear(w.hand)
 	return ends

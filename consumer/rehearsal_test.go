@@ -175,6 +175,25 @@ var parts = map[string]part{
 			})
 		}, batches: [][]consumer.Message{msgs("a", "b", "c", "d", "e")},
 	},
+	"typed handlers, by tag": {
+		make: func(seen func(consumer.Message) int) consumer.Handler {
+			type body struct{ N int }
+			return consumer.Mux{
+				tag: consumer.JSON(func(_ context.Context, tx *gorm.DB, b body, m consumer.Message) error {
+					if seen(m); b.N == 0 {
+						return errShelf
+					}
+					return insert(tx, m.Key)
+				}),
+				"other": consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+					seen(m)
+					return insert(tx, m.Key)
+				}),
+			}
+		}, batches: [][]consumer.Message{{
+			msg("a", `{"N":1}`), msg("b", `{"N":`), msg("c", `{"N":0}`), consumertest.Message("other", "d", "x"),
+		}, {consumertest.Message("forgotten", "e", "{}")}},
+	},
 	"calls": {
 		make: func(seen func(consumer.Message) int) consumer.Handler {
 			return consumer.Calls(func(_ context.Context, m consumer.Message) error {

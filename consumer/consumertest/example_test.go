@@ -2,9 +2,11 @@ package consumertest_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 	"time"
 
@@ -185,4 +187,31 @@ func ExampleOutbox() {
 		fmt.Println(m.Tag, m.Key, string(m.Body))
 	}
 	// Output: order.cancelled o-1 {"order":"o-1"}
+}
+
+// A test of a handler among faults. TEST_DSN and TEST_AMQP_URL name a schema and a virtual host that hold nothing else.
+func ExampleSuite() {
+	test := func(t *testing.T) {
+		consumertest.Suite(t, consumertest.Servers{
+			MySQLDSN: os.Getenv("TEST_DSN"), AMQPURL: os.Getenv("TEST_AMQP_URL"),
+		}, consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+			return tx.Exec("UPDATE seat SET freed = freed + 1 WHERE booking = ?", m.Key).Error
+		}), consumertest.Invariant{
+			Setup: func(t *testing.T, db *sql.DB) {
+				for _, text := range []string{
+					"DROP TABLE IF EXISTS seat", "CREATE TABLE seat (booking VARCHAR(40) PRIMARY KEY, freed INT NOT NULL)",
+					"INSERT INTO seat VALUES ('booking-1', 0), ('booking-2', 0)",
+				} {
+					if _, err := db.ExecContext(t.Context(), text); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			Messages: []consumer.Message{
+				consumertest.Message("seat.release", "booking-1", "{}"), consumertest.Message("seat.release", "booking-2", "{}"),
+			},
+			Query: "SELECT * FROM seat WHERE freed <> 1",
+		})
+	}
+	_ = test // func TestSeatsAreGivenBackOnce(t *testing.T)
 }

@@ -96,7 +96,7 @@ func (w *Trial) DeliverAll(msgs ...consumer.Message) []consumer.Ended {
 }
 
 // Advance lets time pass, and returns how the deliveries of all that came back meanwhile have ended, in the order in
-// which they came: what had failed, and what was put off or given back.
+// which they came: what had failed or was put off, and after a minute what was given back.
 func (w *Trial) Advance(d time.Duration) []consumer.Ended { return w.engine.Advance(w.t.Context(), d) }
 
 // Replay has the dead letter of a message replayed, as a person or compensation does, and returns how its delivery

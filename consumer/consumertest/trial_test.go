@@ -250,6 +250,26 @@ func TestWhatAHandlerDoesBesidesReturning(t *testing.T) {
 	}
 }
 
+// Given a message whose database is away, then it is given back, without an attempt, and applied when it comes again.
+func TestWhatIsGivenBackComesAgain(t *testing.T) {
+	away := true
+	w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		if away {
+			return driver.ErrBadConn
+		}
+		return free(ctx, tx, m)
+	}), consumertest.Options{Config: consumer.Config{GiveBackAfter: time.Nanosecond}})
+	if e := w.Deliver(consumertest.Message(tag, "b1", "{}")); e.Outcome != consumer.Abandoned {
+		t.Fatalf("it ended as %v, want that it is given back", e)
+	}
+	if ends := w.Advance(time.Minute); len(ends) != 1 || ends[0].Outcome != consumer.Abandoned {
+		t.Errorf("a minute later %v, want that it is given back again", ends)
+	}
+	away = false
+	want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
+		`stock.rollback/seat.release/"b1" applied, attempt 1`)
+}
+
 // Given messages that a handler puts into the outbox, then those stand there whose effects are committed, once each,
 // and what is cancelled does not.
 func TestTheOutboxHasWhatIsCommitted(t *testing.T) {

@@ -38,6 +38,11 @@ type state struct {
 	statements []Statement
 }
 
+// clip keeps what is added to a copy out of all others.
+func (s state) clip() state {
+	return state{Outbox{slices.Clip(s.outbox.messages)}, slices.Clip(s.statements)}
+}
+
 // connector makes connections of a trial, whose transactions run in its database, if it has one.
 type connector struct{ w *Trial }
 
@@ -69,9 +74,7 @@ func (c *conn) Close() error { return nil }
 
 // BeginTx begins with what is committed.
 func (c *conn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
-	c.in, c.tx, c.now, c.saved = true, nil, c.w.committed, map[string]state{}
-	c.now.statements = slices.Clip(c.now.statements)
-	c.now.outbox.messages = slices.Clip(c.now.outbox.messages)
+	c.in, c.tx, c.now, c.saved, c.rows = true, nil, c.w.committed.clip(), map[string]state{}, nil
 	if c.w.o.DB == nil {
 		return c, nil
 	}
@@ -116,141 +119,127 @@ func savepoint(query string) (verb, name string) {
 }
 
 // enter is what comes before each statement.
-func (c *conn) enter(query string) error {
+func (c *conn) enter(query string, args []driver.NamedValue) (Statement, error) {
+	s := Statement{Query: query}
+	for _, a := range args {
+		s.Args = append(s.Args, a.Value)
+	}
 	_, name := savepoint(query)
 	switch {
 	case !c.in:
-		return errOutside
-	case c.rows == nil || c.rows.closed:
-		return nil
-	case name == "":
-		return mysqldb.ErrRowsOpen
+		return s, errOutside
+	case name == "" && c.rows != nil && !c.rows.closed:
+		return s, mysqldb.ErrRowsOpen
 	}
-	return c.rows.Close()
+	c.rows = nil
+	return s, nil
+}
+
+// took takes in that a statement has had its effect.
+func (c *conn) took(s Statement) {
+	switch verb, name := savepoint(s.Query); verb {
+	case "SAVEPOINT":
+		c.saved[name] = c.now.clip()
+	case "ROLLBACK":
+		c.now = c.saved[name]
+	case "":
+		c.now.statements = append(c.now.statements, s)
+	}
 }
 
 // ExecContext is called by database/sql.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.enter(query); err != nil {
+	s, err := c.enter(query, args)
+	if err != nil {
 		return nil, err
 	}
-	s := statementOf(query, args)
-	if isOutbox(query) {
-		return c.now.outbox.ExecContext(ctx, query, s.Args...)
-	}
-	verb, name := savepoint(query)
-	var res driver.Result = Answer{}
-	var err error
+	var res driver.Result
 	switch {
+	case isOutbox(query):
+		return c.now.outbox.ExecContext(ctx, query, s.Args...)
 	case c.tx != nil:
 		res, err = c.tx.ExecContext(ctx, query, s.Args...)
-	case verb == "":
-		answer := c.w.answer(s)
-		res, err = answer, answer.Err
+	default:
+		a := c.w.answer(s)
+		res, err = a, a.Err
 	}
-	switch {
-	case err != nil:
-		return nil, err
-	case verb == "SAVEPOINT":
-		c.saved[name] = state{Outbox{slices.Clip(c.now.outbox.messages)}, slices.Clip(c.now.statements)}
-	case verb == "ROLLBACK":
-		c.now = c.saved[name]
-	case verb == "":
-		c.now.statements = append(c.now.statements, s)
+	if err == nil {
+		c.took(s)
 	}
-	return res, nil
+	return res, err
 }
 
 // QueryContext is called by database/sql.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.enter(query); err != nil {
+	s, err := c.enter(query, args)
+	if err != nil {
 		return nil, err
 	}
-	s := statementOf(query, args)
+	a := Answer{}
 	if c.tx != nil {
-		found, err := c.tx.QueryContext(ctx, query, s.Args...)
-		if err != nil {
-			return nil, err
-		}
-		columns, err := found.Columns()
-		if err != nil {
-			return nil, errors.Join(err, found.Close())
-		}
-		c.rows = &rows{columns: columns, next: func(into []driver.Value) error { return read(found, into) }, end: found.Close}
+		a.Columns, a.Rows, a.Err = read(c.tx.QueryContext(ctx, query, s.Args...))
 	} else {
-		answer := c.w.answer(s)
-		if answer.Err != nil {
-			return nil, answer.Err
-		}
-		left := answer.Rows
-		c.rows = &rows{columns: answer.Columns, end: func() error { return nil }, next: func(into []driver.Value) error {
-			if len(left) == 0 {
-				return io.EOF
-			}
-			for i := range into {
-				into[i] = left[0][i]
-			}
-			left = left[1:]
-			return nil
-		}}
+		a = c.w.answer(s)
 	}
-	c.now.statements = append(c.now.statements, s)
+	if a.Err != nil {
+		return nil, a.Err
+	}
+	c.took(s)
+	c.rows = &rows{Answer: a}
 	return c.rows, nil
 }
 
 func (w *Trial) answer(s Statement) Answer {
-	if w.o.Answer == nil {
+	switch _, name := savepoint(s.Query); {
+	case name != "":
+		return Answer{}
+	case w.o.Answer == nil:
 		return Answer{Changed: 1}
 	}
 	return w.o.Answer(s)
 }
 
-func statementOf(query string, args []driver.NamedValue) Statement {
-	s := Statement{Query: query}
-	for _, a := range args {
-		s.Args = append(s.Args, a.Value)
+// read reads all rows of an answer.
+func read(found *sql.Rows, err error) (columns []string, all [][]any, _ error) {
+	if err != nil {
+		return nil, nil, err
 	}
-	return s
-}
-
-// read reads a row of the trial's database.
-func read(found *sql.Rows, into []driver.Value) error {
-	switch more := found.Next(); {
-	case found.Err() != nil:
-		return found.Err()
-	case !more:
-		return io.EOF
+	defer func() { _ = found.Close() }()
+	columns, err = found.Columns()
+	for err == nil && found.Next() {
+		values, at := make([]any, len(columns)), make([]any, len(columns))
+		for i := range values {
+			at[i] = &values[i]
+		}
+		err = found.Scan(at...)
+		all = append(all, values)
 	}
-	values, at := make([]any, len(into)), make([]any, len(into))
-	for i := range values {
-		at[i] = &values[i]
-	}
-	err := found.Scan(at...)
-	for i, v := range values {
-		into[i] = v
-	}
-	return err
+	return columns, all, errors.Join(err, found.Err())
 }
 
 // rows are those of a query.
 type rows struct {
-	columns []string
-	next    func([]driver.Value) error
-	end     func() error
-	closed  bool
+	Answer
+	closed bool
 }
 
 // Columns is called by database/sql, as the others.
-func (r *rows) Columns() []string { return r.columns }
+func (r *rows) Columns() []string { return r.Answer.Columns }
 
 // Next reads a row.
-func (r *rows) Next(into []driver.Value) error { return r.next(into) }
+func (r *rows) Next(into []driver.Value) error {
+	if len(r.Rows) == 0 {
+		return io.EOF
+	}
+	for i := range into {
+		into[i] = r.Rows[0][i]
+	}
+	r.Rows = r.Rows[1:]
+	return nil
+}
 
 // Close may be called twice.
 func (r *rows) Close() error {
-	if r.closed {
-		return nil
-	}
 	r.closed = true
-	return r.end()
+	return nil
 }
