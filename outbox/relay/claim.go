@@ -56,17 +56,20 @@ func (r *Relay) claim(ctx context.Context, from time.Time, most int) (c claim, e
 }
 
 // read locks rows and reads them, until there are enough of them or of their bytes. What no message may be is read
-// without its body.
+// without its body. Keys are looked for without a lock, because entries of removed rows cost a locking read a hundred
+// times as much; and not in the index alone, which MySQL would read from its first entry on, though nothing that is due
+// is parked. Where others have all of these rows, twice as many are looked for the next time.
 func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time, most int) (all []row, err error) {
-	after, args := "", []any{outbox.MaxBody, outbox.MaxHeaders}
-	if !from.IsZero() {
-		after, args = " AND next_at >= ?", append(args, written(from))
-	}
-	rows, err := tx.QueryContext(ctx, "SELECT msg_tag, msg_key, IF(LENGTH(body) > ?, NULL, body), LENGTH(body), "+
-		"content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(put_at AS CHAR), "+
-		"CAST(due_at AS CHAR), TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) "+
-		"FROM rollbackd_outbox FORCE INDEX (next_at) WHERE next_at <= UTC_TIMESTAMP(6)"+after+
-		" ORDER BY next_at LIMIT ? FOR UPDATE SKIP LOCKED", append(args, most)...)
+	where, begin := dueFrom(from)
+	reach := max(most, r.reach)
+	args := append([]any{outbox.MaxBody, outbox.MaxHeaders}, append(begin, reach, most)...)
+	rows, err := tx.QueryContext(ctx, "SELECT STRAIGHT_JOIN o.msg_tag, o.msg_key, IF(LENGTH(body) > ?, NULL, body), "+
+		"LENGTH(body), content_type, IF(LENGTH(headers) > ?, '', headers), exchange, routing_key, CAST(put_at AS CHAR), "+
+		"CAST(due_at AS CHAR), TIMESTAMPDIFF(MICROSECOND, due_at, UTC_TIMESTAMP(6)) FROM (SELECT msg_tag, msg_key "+
+		"FROM rollbackd_outbox FORCE INDEX (next_at) WHERE "+where+
+		" AND parked_at IS NULL ORDER BY next_at LIMIT ?) d JOIN "+byKey+
+		" ON o.msg_tag = d.msg_tag AND o.msg_key = d.msg_key WHERE o.next_at <= UTC_TIMESTAMP(6) LIMIT ? "+
+		"FOR UPDATE SKIP LOCKED", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +82,9 @@ func (r *Relay) read(ctx context.Context, tx *sql.Tx, from time.Time, most int) 
 		}
 		all = append(all, r.row(w))
 		sum += len(w.body)
+	}
+	if r.reach = reach / 2; len(all) == 0 {
+		r.reach = min(2*reach, 1<<20)
 	}
 	return all, rows.Err()
 }

@@ -26,7 +26,8 @@ type Relay struct {
 	metrics   *metrics
 	looks     looker
 	troubles  troubles
-	limit     int         // how many rows the next claim asks for; of the loop of Run
+	limit     int // how many rows the next claim asks for, and among how many; of the loop of Run
+	reach     int
 	working   atomic.Bool // the table was found
 	draining  atomic.Bool
 	stale     atomic.Bool // a queue has refused something on the present connection

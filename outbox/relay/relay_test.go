@@ -227,3 +227,23 @@ func TestNoChangeOfOneRowWaitsForAnother(t *testing.T) {
 	w.must(tx.Rollback())
 	poll.Until(t, "the one that was locked", func() bool { return w.count("TRUE") == 0 })
 }
+
+func TestRowsThatOthersHaveLockedHoldUpNoLaterOnes(t *testing.T) {
+	w := newWorld(t)
+	locked := messages("locked", 500)
+	w.put(locked...)
+	tx, err := w.db.BeginTx(t.Context(), nil)
+	w.must(err)
+	defer func() { _ = tx.Rollback() }()
+	w.must(outbox.Put(t.Context(), tx, locked...))
+	w.put(messages("later", 150)...)
+	cfg := w.config()
+	cfg.BatchSize = 100
+	w.relay(cfg)
+	poll.Until(t, "the later ones to be sent", func() bool { return w.count("msg_key LIKE 'later%'") == 0 })
+	if n := w.count("TRUE"); n != 500 {
+		t.Errorf("%d rows are left, want the 500 that are locked", n)
+	}
+	w.must(tx.Rollback())
+	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+}

@@ -24,7 +24,7 @@ func (r *Relay) keepRetention(ctx context.Context) {
 
 // prune goes by the clock that is behind, the database's or this process's: one that jumps ahead deletes nothing early.
 func (r *Relay) prune(ctx context.Context) error {
-	_, now, _, _, err := r.looks.look(ctx, time.Time{}, time.Time{})
+	_, now, _, err := r.looks.look(ctx, time.Time{})
 	if err != nil {
 		return err
 	}
