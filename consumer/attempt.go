@@ -295,7 +295,7 @@ func (t *attempt) separate(by map[int]error, timely bool) {
 		case !timely || excuses(err):
 			t.goApart(it)
 		default:
-			t.blamed = append(t.blamed, blamed{it, err})
+			t.blame(it, err)
 		}
 	}
 	t.items, t.left = rest, nil
@@ -315,7 +315,7 @@ func (t *attempt) chargeOne(said decide.Told) {
 	if errors.Is(cause, ErrStuck) {
 		it.copied.Deliveries++ // as if its process had died: from now on it is attempted alone
 	}
-	t.blamed = append(t.blamed, blamed{it, cause})
+	t.blame(it, cause)
 }
 
 // try makes one try of the transaction: what is said of it then holds, unless it returns an error, and is to be tried

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
@@ -51,6 +52,33 @@ func Malformed(err error) error { return Permanent(marked(err, signMalformed)) }
 // Contention marks err as one of two transactions that met, where no statement of tx failed: all is rolled back and
 // tried again, and no attempt is counted. Contention(nil) is nil.
 func Contention(err error) error { return marked(err, signContention) }
+
+// retryError is an error with a delay of its own.
+type retryError struct {
+	error
+	after time.Duration
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// RetryIn says of an attempt that failed with err when the next one comes: when after is over, in place of the delay
+// that Config.RetryDelays has for it. The attempt is counted all the same, and the last one is the last. After is
+// bounded by Config.MaxDelay, and kept by the consumer log to the shortest of RetryDelays. [Permanent] outweighs it.
+// RetryIn(nil, …) is nil.
+func RetryIn(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryError{err, max(after, 1)}
+}
+
+// retryIn is the delay that err asks for; 0: none.
+func retryIn(err error) time.Duration {
+	if e, ok := errors.AsType[*retryError](err); ok {
+		return e.after
+	}
+	return 0
+}
 
 // permanentReason is the reason of the letter that a permanent error makes.
 func permanentReason(err error) dedup.Reason {

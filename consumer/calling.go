@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -136,19 +135,16 @@ func (t *attempt) sort(it *item, out called) {
 		t.blamed = append(t.blamed, blamed{it, out.err})
 	case callStopped:
 		t.goApart(it)
+	case CallLater:
+		t.comesLater(it, out.err, out.after)
 	default:
-		if out.kind != CallLater {
-			if times, guilty := t.suspect(it); guilty {
-				t.blamed = append(t.blamed, blamed{it, failedOften(out.err, times)})
-				return
-			}
-		}
-		if out.after == 0 && isCall(out.err, CallLater) { // as long as it has waited already
-			out.after = it.row.Age
+		if times, guilty := t.suspect(it); guilty {
+			t.blamed = append(t.blamed, blamed{it, failedOften(out.err, times)})
+			return
 		}
 		why := out.err.Error()
-		comes := settlement{by: byRetry, delay: decide.FitUp(t.c.cfg.RetryDelays, out.after), cause: why}
-		t.back = append(t.back, putBack{it, why, comes})
+		comes := settlement{by: byRetry, delay: t.c.cfg.RetryDelays[0], cause: why}
+		t.back = append(t.back, putBack{it: it, remark: why, comes: comes})
 	}
 }
 

@@ -100,10 +100,11 @@ func (h *callHandler) check(cfg Config) error {
 	return nil
 }
 
-// Later says that the service can take the message, but not now: it comes again from the shortest retry queue whose
-// delay is not below after, or from the longest, and no attempt is counted. An after of 0 is no wish: the message then
-// waits about as long as it has waited already, so the pauses grow to the longest delay. For functions of [Calls].
-// Later(nil, …) is nil.
+// Later says that it is too early for the message: nothing of it is applied, it comes again when after is over, and no
+// attempt is counted, however often that is said. After is bounded by Config.MaxDelay, and kept by the consumer log to
+// the shortest of Config.RetryDelays; what is 0 or less is no wish: the message then waits about as long as it has
+// waited already, so the pauses grow to the longest of RetryDelays. Of a batch it is said in [Blame] or [Except]; said
+// without, it holds for all messages of the call. Any handler may say it. Later(nil, …) is nil.
 func Later(err error, after time.Duration) error {
 	return callErrorOf(err, CallLater, after)
 }
@@ -160,6 +161,18 @@ func CallMeans(err error) (what CallMeaning, after time.Duration) {
 		return told.kind, told.after
 	}
 	return CallFailed, 0
+}
+
+// ofEach is err, or where that says Later of a whole call, the blame of each of its n messages.
+func ofEach(err error, n int) error {
+	if what, _ := CallMeans(err); what != CallLater {
+		return err
+	}
+	each := make([]BlamedMessage, n)
+	for i := range each {
+		each[i] = BlamedMessage{Index: i, Err: err}
+	}
+	return Blame(each...)
 }
 
 // callError is an error that says more than that an attempt failed.

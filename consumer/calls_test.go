@@ -193,8 +193,8 @@ func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
 		last := <-came
 		for i := 2; len(came) > 0; i++ {
 			at := <-came
-			if gap := at.Sub(last); i > 4 && gap < 285*time.Millisecond {
-				t.Errorf("call %d came %v after the one before it, want the longest delay, 300 ms", i, gap)
+			if gap := at.Sub(last); i > 4 && gap < cmp.Or(wait, 300*time.Millisecond)*9/10 {
+				t.Errorf("call %d came %v after the one before it, want %v, or the longest delay, 300 ms", i, gap, wait)
 			}
 			last = at
 		}

@@ -119,7 +119,7 @@ func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
 func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 	claims := make([]dedup.Failure, len(all))
 	for i, p := range all {
-		claims[i] = dedup.Failure{Claim: *p.it.claim, Cause: p.remark}
+		claims[i] = dedup.Failure{Claim: *p.it.claim, Cause: p.remark, After: p.after}
 	}
 	errs := t.c.records.PutOffAll(ctx, claims)
 	if err := firstButLost(errs); err != nil {

@@ -83,6 +83,8 @@ type Config struct {
 	// RetryDelays are the pauses after attempt 1, 2, …: MaxAttempts-1 at least, growing, whole milliseconds, each with
 	// a queue of its own. Default 1s, 5s, 30s, 2m.
 	RetryDelays []time.Duration
+	// MaxDelay bounds the waits of [Later] and [RetryIn]. 1s to 720h. Default 24h.
+	MaxDelay time.Duration
 
 	// Lanes is how many batches are worked on at once. Default 4.
 	Lanes int
@@ -200,6 +202,7 @@ func Defaults() Config {
 func (c *Config) numbers() []limits.Field {
 	return []limits.Field{
 		limits.MaxAttempts.In("MaxAttempts", &c.MaxAttempts), limits.Lanes.In("Lanes", &c.Lanes),
+		limits.MaxDelay.In("MaxDelay", &c.MaxDelay),
 		limits.BatchSize.In("BatchSize", &c.BatchSize), limits.BatchLinger.In("BatchLinger", &c.BatchLinger),
 		limits.MemoryBudget.In("MemoryBudget", &c.MemoryBudget), limits.Lease.In("Lease", &c.Lease),
 		limits.HandlerTimeout.In("HandlerTimeout", &c.HandlerTimeout), limits.LockTTL.In("LockTTL", &c.LockTTL),

@@ -240,7 +240,7 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (b
 		err = guard.failed
 	}
 	e.metrics.handled(began, err)
-	return begun, err
+	return begun, ofEach(err, len(msgs))
 }
 
 // blameStuck blames whom a call was at, or all n messages that it was called with.

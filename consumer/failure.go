@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/rollbackd/rollbackd/consumer/internal/decide"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -32,7 +33,11 @@ func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err err
 	}
 	lost, err := moveRows(ctx, w, counted, w.counting, func(f blamed, row dedup.Row) {
 		f.it.row = row
-		if delay, left := decide.AfterFailure(row.Attempts, w.c.cfg.MaxAttempts, w.c.cfg.RetryDelays); left {
+		delay, left := decide.AfterFailure(row.Attempts, w.c.cfg.MaxAttempts, w.c.cfg.RetryDelays)
+		if after := w.ownDelay(f); after > 0 && left {
+			delay = decide.Fit(w.c.cfg.RetryDelays, after)
+		}
+		if left {
 			w.retry(f.it, Retried, delay, f.cause.Error())
 		} else {
 			f.it.bury(dedup.ReasonExhausted, f.cause.Error())
@@ -48,15 +53,18 @@ func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err err
 	return met, err
 }
 
+// ownDelay is when the next attempt may begin, if the handler has said so; 0: it has not.
+func (w *worker) ownDelay(f blamed) time.Duration { return min(retryIn(f.cause), w.c.cfg.MaxDelay) }
+
 // counting commits failed attempts: those of claims, or of messages that have none and no row.
 func (w *worker) counting(some []blamed) transition {
 	var claimed []dedup.Failure
 	var fresh []dedup.Blamed
 	for _, f := range some {
 		if cause := f.cause.Error(); f.it.claim != nil {
-			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: cause})
+			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: cause, After: w.ownDelay(f)})
 		} else {
-			fresh = append(fresh, dedup.Blamed{Entry: f.it.fullEntry(), Cause: cause})
+			fresh = append(fresh, dedup.Blamed{Entry: f.it.fullEntry(), Cause: cause, After: w.ownDelay(f)})
 		}
 	}
 	owner := w.owner()

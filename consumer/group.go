@@ -79,8 +79,35 @@ func (t *attempt) runsByItself() bool { return len(t.items) == 1 && t.items[0].r
 // putBack is a message that has had no attempt: its claim, if it has one, is given back.
 type putBack struct {
 	it     *item
-	remark string     // for its row
-	comes  settlement // again later; none: it goes on by itself
+	remark string        // for its row
+	after  time.Duration // which its row is to wait; 0: it is due at once
+	comes  settlement    // again later; none: it goes on by itself
+}
+
+// blame files a message that is not applied, by what the handler has said of it: it has failed an attempt, or comes
+// later and has had none. Who has no row yet is claimed, together with others like it, and asked again: only a row
+// keeps the time.
+func (t *attempt) blame(it *item, cause error) {
+	switch what, after := CallMeans(cause); {
+	case what != CallLater:
+		t.blamed = append(t.blamed, blamed{it, cause})
+	case t.claimed:
+		t.comesLater(it, cause, after)
+	default:
+		t.b.again = append(t.b.again, it)
+	}
+}
+
+// comesLater puts a message off that is claimed.
+func (t *attempt) comesLater(it *item, cause error, after time.Duration) {
+	delays := t.c.cfg.RetryDelays
+	after = min(max(after, 0), t.c.cfg.MaxDelay)
+	delay := decide.Fit(delays, after)
+	if after == 0 { // as long as it has waited already
+		delay = decide.FitUp(delays, it.row.Age)
+	}
+	why := cause.Error()
+	t.back = append(t.back, putBack{it, why, after, settlement{by: byRetry, delay: delay, cause: why}})
 }
 
 // way is how a step of a batch attempts its messages.

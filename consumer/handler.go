@@ -38,15 +38,15 @@ type Handler interface {
 	// same time, each with a transaction of its own.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
-	// anew, in the same transaction after what was written is undone, or in another; after [Except] the rest is
-	// committed as it is. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a
-	// batch is halved until the guilty stand alone, and a message alone has failed an attempt. So it has when the server
-	// refuses a statement of it. What the database says of itself or of two transactions that met (a lost connection, a
-	// missing table, a deadlock) never counts; pass it on, wrapped or not; nor does what is marked as [Contention]. After
-	// any error of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a
-	// failed attempt, and so is the end of Handle's goroutine (runtime.Goexit). ctx ends after the configured handler
-	// timeout, and tx is rolled back then: a Handle that has not returned shortly after that is left behind in its
-	// goroutine and told of by [ErrStuck].
+	// anew, in the same transaction after what was written is undone, or in another; after [Except] the rest is committed
+	// as it is. [Permanent] marks an error that no retry can cure, [Later] says that it is too early, and [RetryIn] when
+	// the next attempt comes. Any other error is the whole call's: a batch is halved until the guilty stand alone, and a
+	// message alone has failed an attempt. So it has when the server refuses a statement of it. What the database says of
+	// itself or of two transactions that met (a lost connection, a missing table, a deadlock) never counts; pass it on,
+	// wrapped or not; nor does what is marked as [Contention]. After any error of a statement tx refuses all further
+	// statements, because MySQL may have rolled it back. A panic is a failed attempt, and so is the end of Handle's
+	// goroutine (runtime.Goexit). ctx ends after the configured handler timeout, and tx is rolled back then: a Handle
+	// that has not returned shortly after that is left behind in its goroutine and told of by [ErrStuck].
 	Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error
 }
 

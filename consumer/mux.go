@@ -58,6 +58,7 @@ func (x Mux) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 		if guard, ok := SQL(tx).(*guardedTx); ok {
 			err = guard.ofCall(err)
 		}
+		err = ofEach(err, len(part))
 		by := blameOf(err, len(part))
 		if err != nil && by == nil {
 			return err

@@ -11,7 +11,8 @@ const (
 	Duplicate
 	// DuplicateOfDead: the identity is dead-lettered or discarded; no effect, the letter stays where it is.
 	DuplicateOfDead
-	// InProgress: another worker owns the identity, or its retry is not due; a copy comes back later, no attempt counted.
+	// InProgress: another worker owns the identity, its retry is not due, or its handler has said [Later]; a copy comes
+	// back later, no attempt counted.
 	InProgress
 	// Retried: a counted attempt failed and a confirmed copy waits in a retry queue.
 	Retried

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -259,6 +260,20 @@ func kindsOfHandlers() map[string]func(w *world) consumer.Handler {
 			})
 		},
 		"Mux": func(w *world) consumer.Handler { return consumer.Mux{tag: consumer.JSON(one(w))} },
+		"Later": func(w *world) consumer.Handler { // for a moment, whatever else is wrong
+			var c clocked
+			return by(false, func(tx *gorm.DB, m consumer.Message) error {
+				if n := len(c.note(m, "")); n%2 == 1 {
+					return errors.Join(insert(tx, m.Key), consumer.Later(errors.New("not now"), 200*time.Millisecond))
+				}
+				return errors.Join(insert(tx, m.Key), w.judge(m))
+			})
+		},
+		"RetryIn": func(w *world) consumer.Handler {
+			return by(false, func(tx *gorm.DB, m consumer.Message) error {
+				return errors.Join(insert(tx, m.Key), consumer.RetryIn(w.judge(m), 200*time.Millisecond))
+			})
+		},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A method named All moves many rows in one transaction, and its namesake one by it. Results are as long as what was
@@ -122,6 +123,9 @@ func (l *Log) Hold(ctx context.Context, tx Execer, claims []Claim) error {
 type Failure struct {
 	Claim Claim
 	Cause string
+	// After, if more than 0, is when the row is due, in place of the delay of its attempts. At most 720h; PutOffAll heeds
+	// it where there is a cause.
+	After time.Duration
 }
 
 // FailAll records that the attempts of claims failed, and why. Each row is due after the delay of its attempts; when
@@ -131,6 +135,7 @@ func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []er
 		c, err := l.begin(actionFail, f.Claim.Row())
 		if err == nil {
 			c.say(f.Cause)
+			c.after(f.After)
 		}
 		return c, err
 	})
@@ -140,6 +145,7 @@ func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []er
 type Blamed struct {
 	Entry Entry
 	Cause string
+	After time.Duration // as in Failure
 }
 
 // BlameAll records the first attempt of messages without a row, whose handler said in a transaction with others, and in
@@ -152,6 +158,7 @@ func (l *Log) BlameAll(ctx context.Context, all []Blamed, owner string) (rows []
 		if err == nil {
 			c.to.Attempts, c.to.Owner, c.entry = 1, owner, &b.Entry
 			c.say(b.Cause)
+			c.after(b.After)
 		}
 		return c, err
 	})
@@ -164,8 +171,9 @@ func (l *Log) UnclaimAll(ctx context.Context, claims []Claim) (errs []error) {
 	return errs
 }
 
-// PutOffAll is UnclaimAll for attempts that somebody else put off, who said why; one without a cause never ran. The
-// cause is the row's remark then, and the row stands in the log since before the first of such attempts.
+// PutOffAll is UnclaimAll for attempts that somebody else put off, who said why, and perhaps until when; one without a
+// cause never ran. The cause is the row's remark then, and the row stands in the log since before the first of such
+// attempts.
 func (l *Log) PutOffAll(ctx context.Context, all []Failure) (errs []error) {
 	_, errs = moveAll(ctx, l, all, l.unclaiming)
 	return errs
@@ -184,6 +192,7 @@ func (l *Log) unclaiming(f Failure) (*change, error) {
 		return c, nil
 	}
 	c.say(putOff + f.Cause)
+	c.after(f.After)
 	c.silent = strings.HasPrefix(f.Claim.Remark, putOff)
 	if at := f.Claim.at.UnixMicro(); !f.Claim.at.IsZero() {
 		c.at = &at

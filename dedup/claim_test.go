@@ -77,7 +77,7 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 		wantError(t, "claims, repeated", errors.Join(errs...), nil)
 
 		lost = lose()
-		_, err := first(w.log.FailAll(t.Context(), []Failure{{claims[0], "boom"}}))
+		_, err := first(w.log.FailAll(t.Context(), []Failure{{Claim: claims[0], Cause: "boom"}}))
 		<-lost
 		wantError(t, what+" of a failure", err, want)
 
@@ -108,8 +108,9 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 	claims := []Claim{w.claim(absent(fresh), "b"), w.claim(w.read(failed), "c")}
 	for i := range 3 {
 		cause := fmt.Sprintf("busy %d", i)
-		wantError(t, "put off", errors.Join(w.log.PutOffAll(t.Context(), []Failure{{claims[0], cause}, {claims[1],
-			cause}})...), nil)
+		wantError(t, "put off", errors.Join(w.log.PutOffAll(t.Context(), []Failure{
+			{Claim: claims[0], Cause: cause}, {Claim: claims[1], Cause: cause},
+		})...), nil)
 		a, b := w.read(fresh), w.read(failed)
 		if !a.At.Equal(a.CreatedAt) || !b.At.Equal(stands) {
 			t.Fatalf("round %d: %+v and %+v", i, a, b)
@@ -147,7 +148,7 @@ func (w *world) blameAll(entries []Entry, cause func(i int) string) []Row {
 	w.t.Helper()
 	blamed := make([]Blamed, len(entries))
 	for i, e := range entries {
-		blamed[i] = Blamed{e, cause(i)}
+		blamed[i] = Blamed{Entry: e, Cause: cause(i)}
 	}
 	rows, errs := w.log.BlameAll(w.t.Context(), blamed, "blame/1")
 	wantError(w.t, "blame", errors.Join(errs...), nil)
@@ -208,7 +209,7 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 	wantError(t, "claim", errors.Join(errs...), nil)
 	failures := make([]Failure, len(claims))
 	for i, c := range claims {
-		failures[i] = Failure{c, "again " + cause(i)}
+		failures[i] = Failure{Claim: c, Cause: "again " + cause(i)}
 	}
 	_, errs = w.log.FailAll(t.Context(), failures)
 	wantError(t, "fail", errors.Join(errs...), nil)
@@ -250,5 +251,69 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 		if row := w.read(claims[1].Identity); row.Version != claims[1].Applied() || row.Body != nil {
 			t.Errorf("%s: the second is %+v", name, row)
 		}
+	}
+}
+
+// Given rows that are blamed, failed or put off with a time of their handler's, longer or shorter than the delay of
+// their attempts, then none is due or claimed before, each is then, however young it is, and a claim, a reopening and a
+// clock that has gone back forget the time.
+func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ways := map[string]func(k Identity, after time.Duration) error{
+		"blamed": func(k Identity, after time.Duration) error {
+			_, err := first(w.log.BlameAll(t.Context(), []Blamed{{Entry: entryOf(k), Cause: "boom", After: after}}, "lane/1"))
+			return err
+		},
+		"failed": func(k Identity, after time.Duration) error {
+			row, err := first(w.log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", after}}))
+			if row.Due || row.Wait == 0 {
+				t.Errorf("it is left due: %+v", row)
+			}
+			return err
+		},
+		"put off": func(k Identity, after time.Duration) error {
+			return errors.Join(w.log.PutOffAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "busy", after}})...)
+		},
+	}
+	passes := func(k Identity, d time.Duration) {
+		w.exec("UPDATE consumer_log SET due_at = due_at - INTERVAL ? MICROSECOND"+keyIs,
+			append([]any{d.Microseconds()}, keyArgs(k)...)...)
+	}
+	for name, move := range ways {
+		for _, after := range []time.Duration{10 * time.Minute, 5 * testDelay} {
+			k := key(fmt.Sprint(name, after))
+			wantError(t, name, move(k, after), nil)
+			row := w.read(k)
+			if row.Due || row.Wait > after || row.Wait < after-time.Minute || w.log.Overdue(row) != 0 {
+				t.Errorf("%v: %+v, want it to wait", k, row)
+			}
+			_, err := w.log.Claim(t.Context(), row, entryOf(k), "early")
+			wantError(t, "a claim before its time", err, ErrLost)
+			passes(k, after-time.Second) // it is due half a second early
+			if row = w.read(k); row.Due || row.Wait > time.Second {
+				t.Errorf("%v: %+v, want it to wait for half a second", k, row)
+			}
+			passes(k, time.Minute)
+			if row = w.read(k); !row.Due || w.log.Overdue(row) < 30*time.Second {
+				t.Errorf("%v: %+v, want it due for a minute", k, row)
+			}
+			w.claim(row, "late")
+			is := w.number("SELECT COUNT(*) FROM consumer_log"+keyIs+" AND due_at IS NULL", keyArgs(k)...)
+			if is != 1 {
+				t.Errorf("%v: a claim keeps the time", k)
+			}
+		}
+		back := key(name + " when the clock has gone back")
+		wantError(t, name, move(back, time.Hour), nil)
+		passes(back, -721*time.Hour)
+		w.claim(w.read(back), "back")
+		again := key(name + " and reopened")
+		wantError(t, name, move(again, time.Hour), nil)
+		row, err := w.log.Reopen(t.Context(), w.read(again), entryOf(again), ReplayNote{By: "x", Token: "r"})
+		if wantError(t, "reopen", err, nil); !row.Due {
+			t.Errorf("%v: %+v, want it due at once", again, row)
+		}
+		w.claim(w.read(again), "reopened")
 	}
 }

@@ -49,6 +49,7 @@ func ExampleMigrate() {
 	// log 2 0002_schema_id.sql true
 	// log 3 0003_readable.sql true
 	// log 4 0004_desk.sql true
+	// log 5 0005_due.sql true
 	// seats 1 0001_seat.sql true
 	// 0
 }

@@ -140,7 +140,7 @@ func (l *Log) Overdue(r Row) time.Duration {
 	case Processing:
 		return max(0, r.Age-l.o.Lease)
 	case Failed:
-		return max(0, r.Age-l.delay(r.Attempts))
+		return max(0, -l.untilDue(r))
 	}
 	return 0
 }

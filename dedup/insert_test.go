@@ -188,12 +188,13 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		wantError(t, name, row.Scan(&name, &n), nil)
 		return n
 	}
+	byMigration, ran := count("Com_stmt_prepare"), count("Com_stmt_execute")
 	all := entries(3*maxRows + 3*(leastRepeated-1))
 	all[maxRows].Key, all[maxRows].MessageID = "'\\\"é", ""
 	for i := range 3 {
 		wantError(t, "insert", w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...), nil)
 	}
-	prepares, executes := count("Com_stmt_prepare"), count("Com_stmt_execute")
+	prepares, executes := count("Com_stmt_prepare")-byMigration, count("Com_stmt_execute")-ran
 	if prepares != 1 || executes != 2 {
 		t.Errorf("three full batches: prepared %d times, executed so %d times; want 1 and 2", prepares, executes)
 	}
@@ -201,7 +202,7 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		from := 3*maxRows + i*(leastRepeated-1)
 		wantError(t, "insert", w.insertSuccess(all[from:from+leastRepeated-1]...), nil)
 	}
-	if n := count("Com_stmt_prepare"); n != 1 {
+	if n := count("Com_stmt_prepare") - byMigration; n != 1 {
 		t.Errorf("small batches were prepared too: %d times", n)
 	}
 	for _, i := range []int{0, maxRows, 2*maxRows + 1, len(all) - 1} {

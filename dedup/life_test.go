@@ -66,7 +66,7 @@ func (l *life) call(text string) (Row, error) {
 		more.o.MaxAttempts++
 		return none(func() (err error) { l.claim, err = more.Claim(ctx, from, e, arg); return err })
 	case "fail":
-		return again(func() (Row, error) { return first(l.log.FailAll(ctx, []Failure{{claim, arg}})) })
+		return again(func() (Row, error) { return first(l.log.FailAll(ctx, []Failure{{Claim: claim, Cause: arg}})) })
 	case "unclaim":
 		return none(func() error { return l.log.UnclaimAll(ctx, []Claim{claim})[0] })
 	case "success":
@@ -74,7 +74,9 @@ func (l *life) call(text string) (Row, error) {
 	case "mark":
 		return none(func() error { return l.log.MarkAll(ctx, []Claim{claim})[0] })
 	case "blame":
-		return again(func() (Row, error) { return first(l.log.BlameAll(ctx, []Blamed{{e, cause}}, string(reason))) })
+		return again(func() (Row, error) {
+			return first(l.log.BlameAll(ctx, []Blamed{{Entry: e, Cause: cause}}, string(reason)))
+		})
 	case "exhaust":
 		return again(func() (Row, error) { return l.log.Exhaust(ctx, from) })
 	case "forgive":

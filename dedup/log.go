@@ -117,6 +117,19 @@ func (l *Log) delay(attempts int) time.Duration {
 	return d - d/10
 }
 
+// untilDue is how long a failed row waits yet; below 0 when it is due. A time that is further away than any handler may
+// name is over: the clock has gone back.
+func (l *Log) untilDue(r Row) time.Duration {
+	switch own := time.Duration(r.due.Int64) * time.Microsecond; {
+	case !r.due.Valid:
+		return l.delay(r.Attempts) - r.Age
+	case own > limits.MaxDelay.High:
+		return 0
+	default:
+		return own
+	}
+}
+
 // judge fills in what follows from a row's age.
 func (l *Log) judge(r *Row) {
 	switch r.Status {
@@ -124,7 +137,7 @@ func (l *Log) judge(r *Row) {
 		r.Wait = max(0, l.o.Lease-r.Age)
 		r.LeaseLive = r.Wait > 0
 	case Failed:
-		r.Wait = max(0, l.delay(r.Attempts)-r.Age)
+		r.Wait = max(0, l.untilDue(*r))
 		r.Due = r.Wait == 0
 	}
 }

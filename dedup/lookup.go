@@ -11,7 +11,8 @@ import (
 const (
 	rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, ''), " +
 		"body_hash, COALESCE(reason, ''), remark, " +
-		since + "consumer_timestamp), " + since + "created_at), " + since + "dead_at), " + age
+		since + "consumer_timestamp), " + since + "created_at), " + since + "dead_at), " + age + ", " +
+		"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at)"
 	wholeColumns = ", COALESCE(msg_id, ''), msg_body, properties"
 )
 
@@ -110,7 +111,7 @@ func (l *Log) scanWhole(rows *sql.Rows) (r Row, err error) {
 func (l *Log) scanInto(rows *sql.Rows, r *Row, more ...any) error {
 	err := rows.Scan(append([]any{
 		&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &r.Owner, &r.BodyHash, &r.Reason, &r.Remark,
-		utc{&r.At}, utc{&r.CreatedAt}, utc{&r.DeadAt}, micros{&r.Age},
+		utc{&r.At}, utc{&r.CreatedAt}, utc{&r.DeadAt}, micros{&r.Age}, &r.due,
 	}, more...)...)
 	l.judge(r)
 	return err

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"cmp"
+	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,9 @@ func (m *Memory) row(l *Log, k Identity) Row {
 		return absent(k)
 	}
 	r.Age = m.now().Sub(r.At).Abs()
+	if !r.dueAt.IsZero() {
+		r.due = sql.NullInt64{Int64: r.dueAt.Sub(m.now()).Microseconds(), Valid: true}
+	}
 	l.judge(&r)
 	return r
 }
@@ -136,7 +140,7 @@ func (l *Log) allows(c *change, r Row) bool {
 	joins := c.step.Action == actionClaim && c.from.Status == Failed && !strings.HasSuffix(c.to.Owner, MarkAlone)
 	return is == c.from &&
 		!(has(guardExpired) && r.Age < l.o.Lease) &&
-		!(has(guardDue) && r.Age < l.delay(c.from.Attempts)) &&
+		!(has(guardDue) && l.untilDue(r) > 0) &&
 		!(has(guardLeft) && (r.Attempts >= l.o.MaxAttempts || r.Condemned())) &&
 		!(has(guardSpent) && r.Attempts < l.o.MaxAttempts) &&
 		!(joins && strings.HasSuffix(r.Owner, MarkAlone))
@@ -146,6 +150,9 @@ func (l *Log) allows(c *change, r Row) bool {
 func (c *change) leave(r *Row, now time.Time) {
 	was := r.Version
 	r.Age, r.LeaseLive, r.Due, r.Wait = 0, false, false, 0 // judged when it is read
+	if r.due, r.dueAt = (sql.NullInt64{}), (time.Time{}); c.due.Valid {
+		r.dueAt = now.Add(time.Duration(c.due.Int64) * time.Microsecond)
+	}
 	if r.Version = c.to; c.keepsOwner() {
 		r.Owner = was.Owner
 	}

@@ -87,3 +87,26 @@ func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
 	}
 	wantError(t, "insert again", log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists)
 }
+
+// Given a row in memory that waits as its handler has said, then it is claimed when that time is over, and no sooner.
+func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	log, memory, err := NewMemory(LogOptions{
+		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
+	}, func() time.Time { return now })
+	wantError(t, "a log in memory", err, nil)
+	w := &world{t: t, log: log, memory: memory}
+	k := key("waits")
+	_, err = first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}}))
+	wantError(t, "fail", err, nil)
+	for _, want := range []error{ErrLost, nil} {
+		now = now.Add(5 * time.Minute)
+		row := w.read(k)
+		if row.Due != (want == nil) {
+			t.Errorf("%+v, want it due: %v", row, want == nil)
+		}
+		_, err := log.Claim(t.Context(), row, entryOf(k), "b")
+		wantError(t, "claim", err, want)
+	}
+}

@@ -37,7 +37,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	status := func(o MigrateOptions, applied ...string) {
 		t.Helper()
 		all, err := MigrationStatus(t.Context(), w.db, o)
-		if err != nil || len(all) != 4+len(o.Extra) {
+		if err != nil || len(all) != 5+len(o.Extra) {
 			t.Errorf("%d migrations, %v", len(all), err)
 		}
 		for _, m := range all {
@@ -60,7 +60,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	}
 	w.exec("INSERT INTO seat (id) VALUES (1)")
 	for query, want := range map[string]int{
-		"rollbackd_schema": 7, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
+		"rollbackd_schema": 8, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
 		"rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1": 1,
 	} {
 		if n := w.number("SELECT COUNT(*) FROM " + query); n != want {
@@ -230,7 +230,7 @@ func TestCheckSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	newer := func(oldest int) string {
 		return fmt.Sprintf("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES "+
-			"('log:consumer_log', 5, %d, UTC_TIMESTAMP(6))", oldest)
+			"('log:consumer_log', 6, %d, UTC_TIMESTAMP(6))", oldest)
 	}
 	for _, c := range []struct{ spoil, says string }{
 		{"DO 1", ""},
@@ -242,8 +242,9 @@ func TestCheckSchemaRefuses(t *testing.T) {
 		{"ALTER TABLE consumer_log ENGINE=MyISAM", "InnoDB"},
 		{"DELETE FROM rollbackd_schema WHERE version = 4", "0004"},
 		{"DROP TABLE rollbackd_schema", "0001"},
-		{newer(4), ""},
-		{newer(5), "newer rollbackd"},
+		{"DELETE FROM rollbackd_schema WHERE version = 5", "0005"},
+		{newer(5), ""},
+		{newer(6), "newer rollbackd"},
 	} {
 		t.Run(c.spoil, func(t *testing.T) {
 			w := newWorld(t)

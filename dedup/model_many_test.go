@@ -74,9 +74,9 @@ func (w *worker) own(m *model, errs []error) error {
 }
 
 func (w *worker) blame(m *model) (Row, error) {
-	all := []Blamed{{w.id.entry, "failed"}}
+	all := []Blamed{{Entry: w.id.entry, Cause: "failed"}}
 	if w.beside != nil {
-		all = append(all, Blamed{entryOf(w.beside.Identity), "failed too"})
+		all = append(all, Blamed{Entry: entryOf(w.beside.Identity), Cause: "failed too"})
 	}
 	rows, errs := m.log.BlameAll(m.t.Context(), all, w.owner)
 	return rows[0], w.own(m, errs)
@@ -95,7 +95,7 @@ func (w *worker) claimRow(m *model) (err error) {
 func (w *worker) fail(m *model) (Row, error) {
 	var all []Failure
 	for _, c := range w.claims() {
-		all = append(all, Failure{c, "failed"})
+		all = append(all, Failure{Claim: c, Cause: "failed"})
 	}
 	rows, errs := m.log.FailAll(m.t.Context(), all)
 	return rows[0], w.own(m, errs)

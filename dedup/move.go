@@ -35,7 +35,7 @@ func (l *Log) begin(a action, from Row, wrong ...error) (*change, error) {
 // left is the row as a change left it.
 func (l *Log) left(c *change) Row {
 	r := Row{Identity: c.key, Version: c.to, BodyHash: c.was.BodyHash, Reason: c.was.Reason, Remark: c.was.Remark,
-		Age: c.backdate}
+		Age: c.backdate, due: c.due}
 	if (r.BodyHash == nil || c.replace) && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
 		r.BodyHash = c.entry.BodyHash[:]
 	}

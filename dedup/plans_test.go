@@ -43,12 +43,14 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	}))
 	must("apply one", w.success(claims[3]))
 	must("mark", w.log.MarkAll(ctx, claims[4:6])...)
-	_, errs = w.log.FailAll(ctx, []Failure{{claims[6], "no stock"}, {claims[7], "no stock"}})
+	_, errs = w.log.FailAll(ctx, []Failure{
+		{Claim: claims[6], Cause: "no stock"}, {Claim: claims[7], Cause: "no stock"},
+	})
 	must("fail", errs...)
 	row := w.fail(claims[8], "no stock")
 	must("give back", w.log.UnclaimAll(ctx, claims[9:11])...)
 	must("give one back", w.log.UnclaimAll(ctx, claims[11:12])...)
-	_, errs = w.log.BlameAll(ctx, []Blamed{{all[20], "no shelf"}}, "lane/1")
+	_, errs = w.log.BlameAll(ctx, []Blamed{{Entry: all[20], Cause: "no shelf"}}, "lane/1")
 	must("blame", errs...)
 	_, err := w.log.LookUp(ctx, []Identity{row.Identity, {"g", "u", "x"}})
 	must("look up", err)

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,6 +47,9 @@ type Row struct {
 	Body, Properties []byte
 
 	claimed bool // made by Claim.Row: the holder of this row holds the claim
+	// due is the time until a failed row is due whose handler has named when, in microseconds; below 0 when it is.
+	due   sql.NullInt64
+	dueAt time.Time // the same in a Memory
 }
 
 // Condemned reports whether the row failed for good and keeps the reason of a letter that is not confirmed yet: it gets

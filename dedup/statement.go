@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/limits"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
@@ -97,6 +98,7 @@ type change struct {
 	dropBody bool             // success needs neither body nor properties
 	at       *int64           // when another log moved it, microseconds since 1970; nil: now
 	backdate time.Duration    // so that a row given back unrun is due at once
+	due      sql.NullInt64    // microseconds after which its handler wants a failed row to be due; none: as all others
 	reason   sql.Null[Reason] // none: stays as it is; "" clears it and dead_at
 	remark   sql.Null[string] // none: stays as it is
 
@@ -109,6 +111,14 @@ type change struct {
 }
 
 func set[T any](v T) sql.Null[T] { return sql.Null[T]{V: v, Valid: true} }
+
+// after has the row be due when d has passed, if that is more than 0: like the retry delays a little earlier, but by
+// half a second at most.
+func (c *change) after(d time.Duration) {
+	if d > 0 {
+		c.due = sql.NullInt64{Int64: max(1, (d - min(d/10, time.Second/2)).Microseconds()), Valid: true}
+	}
+}
 
 // say makes a cause the row's remark and the story's.
 func (c *change) say(cause string) {
@@ -156,6 +166,7 @@ func (l *Log) update(run []*change) (s statement) {
 	default:
 		s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
 	}
+	s.add(", due_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", c.due)
 	c.setMessage(&s)
 	switch {
 	case c.reason.Valid && c.reason.V == "":
@@ -213,6 +224,9 @@ func setRemarks(s *statement, run []*change) {
 // lease that ends too early costs an attempt, never an effect: whoever held it finds another version, as after a pause.
 const age = "ABS(TIMESTAMPDIFF(MICROSECOND, consumer_timestamp, UTC_TIMESTAMP(6)))"
 
+// waits is true of a failed row that is not due, as untilDue has it.
+const waits = "COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) BETWEEN 1 AND ?, " + age + " < ?)"
+
 // guard writes what must be true of a row besides its key.
 func (l *Log) guard(s *statement, c *change) {
 	s.add(" AND consumer_status = ?", int(c.from.Status))
@@ -225,7 +239,7 @@ func (l *Log) guard(s *statement, c *change) {
 		s.add(" AND "+age+" >= ?", l.o.Lease.Microseconds())
 	}
 	if c.step.Guard&guardDue != 0 {
-		s.add(" AND "+age+" >= ?", l.delay(c.from.Attempts).Microseconds())
+		s.add(" AND NOT "+waits, limits.MaxDelay.High.Microseconds(), l.delay(c.from.Attempts).Microseconds())
 	}
 	if c.step.Guard&guardLeft != 0 {
 		s.add(" AND consumer_times < ?", l.o.MaxAttempts)
@@ -244,7 +258,8 @@ func (l *Log) guard(s *statement, c *change) {
 // insert writes the statement of changes from Absent. The primary key is its guard.
 func (l *Log) insert(run []*change) (s statement) {
 	s.add("INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash," +
-		" consumer_status, consumer_times, replays, owner, reason, remark, consumer_timestamp, created_at, dead_at) VALUES ")
+		" consumer_status, consumer_times, replays, owner, reason, remark, consumer_timestamp, created_at, dead_at," +
+		" due_at) VALUES ")
 	for i, c := range run {
 		s.item(i, "(?, ?, ?", keyArgs(c.key)...)
 		s.add(", ?, ?, ?, ?", messageArgs(c.entry)...)
@@ -258,10 +273,11 @@ func (l *Log) insert(run []*change) (s statement) {
 			}
 		}
 		if c.to.Status == Dead {
-			s.add(", UTC_TIMESTAMP(6))")
+			s.add(", UTC_TIMESTAMP(6)")
 		} else {
-			s.add(", NULL)")
+			s.add(", NULL")
 		}
+		s.add(", UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)", c.due)
 	}
 	return s
 }

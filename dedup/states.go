@@ -68,7 +68,7 @@ type guard uint8
 const (
 	guardOwner   guard = 1 << iota // the caller holds the claim
 	guardExpired                   // the lease is over
-	guardDue                       // the retry delay, less 10 %, has passed
+	guardDue                       // the retry delay, less 10 %, has passed, or the handler's own
 	guardLeft                      // attempts are left: fewer than the maximum were made, and the row is not condemned
 	guardSpent                     // no attempt is left
 	guardAsked                     // the person asked for discarded ones too
@@ -97,7 +97,7 @@ var transitions = []transition{
 
 	{actionSuccess, Processing, Success, guardOwner, "in the effect's transaction"},
 	{actionFail, Processing, Failed, guardOwner, ""},
-	{actionUnclaim, Processing, Failed, guardOwner, "never ran, attempts-1, due at once"},
+	{actionUnclaim, Processing, Failed, guardOwner, "never ran, or put off, attempts-1, due at once or when asked for"},
 	{actionForgive, Processing, Failed, guardExpired | guardSpent, "claimed with others, attempts-1, to run alone"},
 	{actionExhaust, Processing, Failed, guardExpired | guardSpent, "no attempt"},
 

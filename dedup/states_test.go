@@ -327,8 +327,8 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 		if tr.own {
 			row = tr.claim().Row()
 		}
-		claims, failures = append(claims, tr.claim()), append(failures, Failure{tr.claim(), "cause"})
-		blamed, claiming = append(blamed, Blamed{e, "cause"}), append(claiming, Claiming{row, &e})
+		claims, failures = append(claims, tr.claim()), append(failures, Failure{Claim: tr.claim(), Cause: "cause"})
+		blamed, claiming = append(blamed, Blamed{Entry: e, Cause: "cause"}), append(claiming, Claiming{row, &e})
 		if row.Status == Failed { // it knows its message
 			claiming[len(claiming)-1].Entry = nil
 		}

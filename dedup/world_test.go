@@ -157,7 +157,7 @@ func (w *world) claim(from Row, owner string) Claim {
 
 func (w *world) fail(c Claim, cause string) Row {
 	w.t.Helper()
-	row, err := first(w.log.FailAll(w.t.Context(), []Failure{{c, cause}}))
+	row, err := first(w.log.FailAll(w.t.Context(), []Failure{{Claim: c, Cause: cause}}))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@
  *   faults    CRASH process kills between any two steps, UNK lost answers (commit, claim, publish confirm, reopen),
  *             SLOST broken broker sessions under a living worker, DLIM dead-letterings by the broker itself,
  *             INFRA claims given back because a dependency stayed down,
+ *             SNOOZE claims given back because the handler says that it is too early: not due before it comes due at will,
  *             REF letters that the dead-letter queue refuses for now: full, or gone.
  *   people    RTOK letters replayed by NR replayers at once, DTOK letters discarded, PRUNE retention; MTOK letters
  *             moved to the main queue by hand; ADOPT letters without a row that are filed as dead.
@@ -54,6 +55,9 @@
 #endif
 #ifndef PAUSES
 #define PAUSES 1
+#endif
+#ifndef SNOOZE
+#define SNOOZE 0
 #endif
 #ifndef SLOST
 #define SLOST 0
@@ -133,7 +137,7 @@ byte mloc;                        /* 0 nowhere, 1 main queue, 2 a worker's hand,
 byte hold[NW];                    /* id+1 that this worker believes to have claimed */
 byte zomb[NW];                    /* id+1 of a transaction left open in the server by a lost COMMIT */
 
-byte crashes = CRASH, unk = UNK, pauses = PAUSES, slost = SLOST, dlim = DLIM, rtok = RTOK, dtok = DTOK, infra = INFRA;
+byte crashes = CRASH, unk = UNK, pauses = PAUSES, slost = SLOST, dlim = DLIM, rtok = RTOK, dtok = DTOK, infra = INFRA, snooze = SNOOZE;
 bool heal;
 byte rounds;                      /* clean replays of the whole queue */
 
@@ -145,6 +149,11 @@ byte rounds;                      /* clean replays of the whole queue */
 #define SAME(S,T,R) (times[i]==(T) && repl[i]==(R))
 #else
 #define SAME(S,T,R) (st[i]==(S) && times[i]==(T) && repl[i]==(R))
+#endif
+#if defined(M_NO_DUE) || defined(M_CLAIM_EARLY) /* the claim's statement does not ask whether the row is due */
+#define TIME(x) true
+#else
+#define TIME(x) (st[x]!=2 || due[x])
 #endif
 #ifdef M_NO_CAS                   /* (c) the success update does not compare at all */
 #define OWNED true
@@ -305,7 +314,7 @@ claim:                            /* one committed conditional UPDATE (or INSERT
   KILL
   :: atomic { rl[i]==0 ->
        if
-       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) ->
+       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) && TIME(i) ->
           CHECK(s!=2 || due[i]);                    /* B */
           CHECK(!PERMANENT(i));                     /* P */
           setrow(0,t+1,r); own[i]=w+1; hold[w]=i+1; s=0; t=t+1;
@@ -314,7 +323,7 @@ claim:                            /* one committed conditional UPDATE (or INSERT
        fi }
   :: atomic { unk>0 && rl[i]==0 -> unk--;            /* answer lost: without a token nobody can say whose claim it is */
        if
-       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) -> setrow(0,t+1,r); own[i]=w+1
+       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) && TIME(i) -> setrow(0,t+1,r); own[i]=w+1
        :: true
        fi; goto back }
   fi;
@@ -326,6 +335,11 @@ attempt:                          /* the handler */
   :: atomic { infra>0 && rl[i]==0 -> infra--;        /* a dependency failed for long: un-claim, no attempt spent */
        if
        :: SAME(0,t,r) -> setrow(2,t-1,r); due[i]=1
+       :: else
+       fi; hold[w]=0; goto back }
+  :: atomic { snooze>0 && !heal && rl[i]==0 -> snooze--; /* put off by the handler: no attempt spent, due in its time */
+       if
+       :: SAME(0,t,r) -> setrow(2,t-1,r)
        :: else
        fi; hold[w]=0; goto back }
   :: atomic { !heal -> goto record }
@@ -652,7 +666,7 @@ decide:
 
 proctype Healer() {
 end_wait:
-  timeout -> atomic { heal=1; crashes=0; unk=0; pauses=0; slost=0; dlim=0; infra=0; dtok=0; rtok=0;
+  timeout -> atomic { heal=1; crashes=0; unk=0; pauses=0; slost=0; dlim=0; infra=0; snooze=0; dtok=0; rtok=0;
 #if REF>0
                    ref=0;
 #endif

@@ -214,6 +214,8 @@ func working(c *Config) []Variable {
 			"dead-lettered"),
 		row("RETRY_DELAYS", retryDelays(), &c.RetryDelays, "waits after the first, second, … failed attempt, a queue each; "+
 			"at least MAX_ATTEMPTS less one"),
+		row("MAX_DELAY", durations(limits.MaxDelay), &c.MaxDelay, "the longest wait that a handler, or the Retry-After of "+
+			"a service, may ask for"),
 		row("LANES", ints(limits.Lanes), &c.Lanes, "batches worked on at once"),
 		row("BATCH_SIZE", ints(limits.BatchSize), &c.BatchSize, "deliveries that a lane takes into one transaction"),
 		row("BATCH_LINGER", durations(limits.BatchLinger).or(isNought, consumer.Off), &c.BatchLinger, "how long a lane "+

@@ -63,6 +63,7 @@ var (
 	RetryDelay  = duration{Low: 100 * time.Millisecond, High: 24 * time.Hour, Least: 1}
 	RetryDelays = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute} // the default
 	MostDelays  = 20
+	MaxDelay    = duration{Default: 24 * time.Hour, Low: time.Second, High: 720 * time.Hour}
 
 	Lanes        = Of[int]{Default: 4, Low: 1, High: 256}
 	BatchSize    = Of[int]{Default: 1000, Low: 1, High: 10_000}

@@ -72,6 +72,9 @@ func meaning(row dedup.Row, most int) (means, next string) {
 	case row.Attempts >= most:
 		return "No attempt is left; the worker that comes next sends it to the dead-letter queue.",
 			"Wait; is the daemon running?"
+	case row.PutOff() && row.Wait > 0:
+		return "The handler, or the service that is called for it, has put it off, see remark. No attempt is counted; it " +
+			"comes again in {wait}.", "Wait, or look why it is put off."
 	case row.PutOff():
 		return "The service that is called for it puts it off again and again, or is away, see remark. No attempt is " +
 			"counted.", "Look why the service says so; the message is asked for again at the longest retry delay."

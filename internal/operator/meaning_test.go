@@ -20,6 +20,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		}
 	}
 	live, due, reopened := row(dedup.Processing, 2), row(dedup.Failed, 2), row(dedup.Failed, 0)
+	putOff, asked := row(dedup.Failed, 0), row(dedup.Failed, 1)
+	putOff.Remark, asked.Remark, asked.Wait, asked.Due = "put off: closed", "put off: 429", 0, true
 	live.LeaseLive, due.Due, reopened.Replays = true, true, 1
 	for name, tc := range map[string]struct {
 		row         dedup.Row
@@ -32,6 +34,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"expired, spent": {row(dedup.Processing, 5), "the last one, ended without a result", "daemon running?"},
 		"waiting": {row(dedup.Failed, 2), "Attempt 2 of 5 failed, see remark; the next one is due in 3s",
 			"mend the cause"},
+		"put off":  {putOff, "has put it off, see remark. No attempt is counted; it comes again in 3s", "Wait"},
+		"asked":    {asked, "again and again, or is away", "longest retry delay"},
 		"due":      {due, "the next one is due.", "daemon running?"},
 		"spent":    {row(dedup.Failed, 5), "No attempt is left", "daemon running?"},
 		"reopened": {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
