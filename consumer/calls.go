@@ -69,6 +69,15 @@ func (h *callHandler) Validate(m *Message) error {
 	return h.o.Validate(m)
 }
 
+// around has middleware see each call, without a transaction.
+func (h *callHandler) around(mw Middleware) Handler {
+	if h.f == nil {
+		return h
+	}
+	one := single(func(ctx context.Context, _ *gorm.DB, m Message) error { return h.f(ctx, m) }).behind(mw)
+	return &callHandler{f: func(ctx context.Context, m Message) error { return one(ctx, nil, m) }, o: h.o}
+}
+
 const (
 	callsAtOnce    = 64
 	mostCalls      = 10_000

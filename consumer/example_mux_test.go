@@ -31,8 +31,8 @@ func ExampleMux() {
 	defer servers.Close()
 	servers.Exec("CREATE TABLE shelf (free INT NOT NULL, used INT NOT NULL)")
 	servers.Exec("INSERT INTO shelf VALUES (0, 0)")
-	servers.PublishAs("orders.over", "order.cancelled", "order-1", `{"order":"order-1","pieces":2}`)
-	servers.PublishAs("orders.over", "order.returned", "order-2", `{"order":"order-2","pieces":3}`)
+	servers.PublishAs("orders.over", "order.cancelled", "order-1", `{"order":"order-1","pieces":2}`, nil)
+	servers.PublishAs("orders.over", "order.returned", "order-2", `{"order":"order-2","pieces":3}`, nil)
 
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()

@@ -72,21 +72,44 @@ var ErrStuck = runner.ErrStuck
 
 // Each makes a one-message function a Handler. The messages of a batch share one transaction; the first that fails is
 // blamed.
-func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
-	return HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
-		at := positionOf(ctx, msgs)
-		for i, m := range msgs {
-			at.Set(i)
-			err := f(ctx, tx, m)
-			if guard, ok := SQL(tx).(*guardedTx); ok {
-				err = guard.ofCall(err)
-			}
-			if err != nil {
-				return Blame(BlamedMessage{Index: i, Err: err})
-			}
+func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler { return single(f) }
+
+// single is a function for one message.
+type single func(ctx context.Context, tx *gorm.DB, m Message) error
+
+// Handle is a [Handler]'s.
+func (f single) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+	at := positionOf(ctx, msgs)
+	for i, m := range msgs {
+		at.Set(i)
+		err := f(ctx, tx, m)
+		if guard, ok := SQL(tx).(*guardedTx); ok {
+			err = guard.ofCall(err)
 		}
-		return nil
-	})
+		if err != nil {
+			return Blame(BlamedMessage{Index: i, Err: err})
+		}
+	}
+	return nil
+}
+
+func (f single) around(mw Middleware) Handler { return f.behind(mw) }
+
+// behind is f with middleware that sees each message by itself. Whom it blames is that message.
+func (f single) behind(mw Middleware) single {
+	next := mw(HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+		if len(msgs) != 1 {
+			return errOtherMessages
+		}
+		return f(ctx, tx, msgs[0])
+	}))
+	return func(ctx context.Context, tx *gorm.DB, m Message) error {
+		err := next.Handle(ctx, tx, []Message{m})
+		if by := blameOf(err, 1); by != nil {
+			return by[0]
+		}
+		return err
+	}
 }
 
 // positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with

@@ -83,6 +83,18 @@ func (x Mux) Validate(m *Message) error {
 	return nil
 }
 
+// around has middleware see what each handler is called with.
+func (x Mux) around(mw Middleware) Handler {
+	all := make(Mux, len(x))
+	for tag, h := range x {
+		all[tag] = h
+		if h != nil {
+			all[tag] = around(h, mw)
+		}
+	}
+	return all
+}
+
 func (x Mux) check(cfg Config) (err error) {
 	if len(x) == 0 {
 		err = errors.New("a Mux without handlers")

@@ -53,6 +53,10 @@ type validated struct {
 	Validator
 }
 
+func (v validated) around(mw Middleware) Handler {
+	return validated{around(v.Handler, mw), v.Validator}
+}
+
 // decoder leaves a T in Message.Value.
 type decoder[T any] struct{}
 

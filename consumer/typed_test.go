@@ -260,6 +260,10 @@ func kindsOfHandlers() map[string]func(w *world) consumer.Handler {
 			})
 		},
 		"Mux": func(w *world) consumer.Handler { return consumer.Mux{tag: consumer.JSON(one(w))} },
+		"With": func(w *world) consumer.Handler {
+			var o witness
+			return consumer.With(consumer.Mux{tag: consumer.JSON(one(w))}, o.called("outer"), consumer.Recover)
+		},
 		"Later": func(w *world) consumer.Handler { // for a moment, whatever else is wrong
 			var c clocked
 			return by(false, func(tx *gorm.DB, m consumer.Message) error {

@@ -48,6 +48,9 @@ type PanicError struct {
 	stack []byte
 }
 
+// Recovered is the error of a panic with this value, to be made where it is recovered.
+func Recovered(value any) error { return &PanicError{Value: value, stack: debug.Stack()} }
+
 // Error is what it panicked with, and where.
 func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.Value, e.stack) }
 
@@ -109,7 +112,7 @@ func (r *Runner) Run(ctx context.Context, of Subject, f func(context.Context) er
 		err := errGoexit
 		defer func() {
 			if p := recover(); p != nil {
-				err = &PanicError{Value: p, stack: debug.Stack()}
+				err = Recovered(p)
 			}
 			r.ended(number, done, err)
 		}()

@@ -82,17 +82,17 @@ func (s *Servers) Show(query string) {
 
 // Publish is the producer: it publishes a message of this key for a queue whose consumer leaves everything else at its
 // default. The exchange and the queues are made first, as a consumer that has run before has made them.
-func (s *Servers) Publish(queue, key, body string) { s.PublishAs(queue, "", key, body) }
+func (s *Servers) Publish(queue, key, body string) { s.PublishAs(queue, "", key, body, nil) }
 
-// PublishAs is Publish of a message that has a tag.
-func (s *Servers) PublishAs(queue, tag, key, body string) {
+// PublishAs is Publish of a message that has a tag, or headers.
+func (s *Servers) PublishAs(queue, tag, key, body string, headers map[string]any) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	d := consumer.Defaults()
 	s.declare(ctx, rabbit.TopologyConfig{
 		Exchange: d.Exchange, Queue: queue, RoutingKeys: []string{queue}, Delays: d.RetryDelays,
 	})
-	m := rabbit.Message{Type: tag, MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent}
+	m := rabbit.Message{Type: tag, MessageID: key, Body: []byte(body), Headers: headers, DeliveryMode: rabbit.Persistent}
 	for _, err := range s.publisher.Publish(ctx, []rabbit.Publishing{{Exchange: d.Exchange, Key: queue, Message: m}}) {
 		if err != nil {
 			s.t.Fatalf("publish %s: %v", key, err)
