@@ -57,11 +57,13 @@ var killedAt = []consumer.Point{
 const inChild = "CONSUMERTEST_SUITE"
 
 // Suite runs a handler on real servers, each time with another fault: two workers that get all messages twice, a
-// process that is killed (kill -9) at each step of a message's way, a COMMIT whose answer is lost. Every third message
-// fails once after the handler is done. When all messages have ended the invariant must hold; the subtest that fails
-// has the fault's name. For a process to be killed the test is run once more, by the same binary and under the same
-// name, so whatever comes before Suite in it happens again. It is for handlers that write in their transaction, and not
-// for those of [consumer.Calls].
+// process that is killed (kill -9) at each step of a message's way, a COMMIT whose answer is lost. Every third message,
+// from the first on, fails once after the handler is done. When all messages have ended the invariant must hold; the
+// subtest that fails has the fault's name.
+//
+// For a process to be killed the test is run once more, by the same binary and under the same name, so whatever comes
+// before Suite in it happens again. It is for handlers that write in their transaction, and not for those of
+// [consumer.Calls].
 func Suite(t *testing.T, s Servers, h consumer.Handler, in Invariant) {
 	t.Helper()
 	if queue, point, ok := strings.Cut(os.Getenv(inChild), " "); ok {
@@ -186,7 +188,7 @@ func (r *suiteRun) consume(ctx context.Context, hook func(consumer.Point)) {
 func (r *suiteRun) failing() consumer.Handler {
 	third := map[string]bool{}
 	for i, m := range r.in.Messages {
-		third[m.Tag+"/"+m.Key] = i%3 == 2
+		third[m.Tag+"/"+m.Key] = i%3 == 0
 	}
 	h := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 		err := r.handler.Handle(ctx, tx, msgs)
