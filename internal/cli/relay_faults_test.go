@@ -91,6 +91,25 @@ func said(do func(), words ...string) func(piece []byte) bool {
 	}
 }
 
+// listen lets everything pass, and calls do at the last of these words; then the channel is closed.
+func listen(wire *stack.TCPProxy, do func(), words ...string) (heard chan struct{}) {
+	heard = make(chan struct{})
+	hear := said(func() { do(); close(heard) }, words...)
+	wire.DropRequest(func(piece []byte) bool { hear(piece); return false })
+	return heard
+}
+
+func freeze(p *program.Process) func() {
+	return func() { _ = p.Signal(syscall.SIGSTOP) } // one that has ended fails the test otherwise
+}
+
+func (s *sender) thaw(p *program.Process) {
+	s.t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 func (s *sender) await(what string, happened <-chan struct{}) {
 	s.t.Helper()
 	select {
@@ -143,7 +162,7 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 				if answered {
 					drop, want = wire.DropReply, c.answered
 				}
-				there := drop(said(func() { _ = victim.Signal(syscall.SIGSTOP) }, c.says...))
+				there := drop(said(freeze(victim), c.says...))
 				s.put("m", n, "")
 				s.await("it is there", there)
 				if err := victim.Kill(); err != nil {
@@ -178,29 +197,16 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			t.Parallel()
 			const n = batchOfSender
 			s := newSender(t)
-			freeze := func(p *program.Process, wire *stack.TCPProxy, words ...string) (frozen chan struct{}) {
-				frozen = make(chan struct{})
-				hear := said(func() { _ = p.Signal(syscall.SIGSTOP); close(frozen) }, words...)
-				wire.DropRequest(func(piece []byte) bool { hear(piece); return false })
-				return frozen
-			}
-			thaw := func(p *program.Process) {
-				if err := p.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-			}
 			first, itsDatabase, itsBroker := s.between()
-			frozen := freeze(first, itsBroker, publishes)
-			settled := make(chan struct{})
-			hear := said(func() { close(settled) }, readsSettled, rollsBack)
-			itsDatabase.DropRequest(func(piece []byte) bool { hear(piece); return false })
+			frozen := listen(itsBroker, freeze(first), publishes)
+			settled := listen(itsDatabase, func() {}, readsSettled, rollsBack)
 			s.put("m", n, "")
 			s.await("the first is frozen", frozen)
 			if cut {
 				itsBroker.Cut()
 			}
 			second, _, broker := s.between()
-			frozen = freeze(second, broker, publishes)
+			frozen = listen(broker, freeze(second), publishes)
 			s.leaseEnds()
 			s.await("the second is frozen, too", frozen)
 			rows := func() (text string) {
@@ -212,12 +218,12 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			}
 			before := rows()
 
-			thaw(first)
+			s.thaw(first)
 			s.await("the first has looked for what it may settle, and found nothing", settled)
 			if after := rows(); after != before {
 				t.Errorf("the rows of the second were\n%s, and are\n%s", before, after)
 			}
-			thaw(second)
+			s.thaw(second)
 			copies, _ := s.finish()
 			for key, times := range copies {
 				if times > 2 {
@@ -228,5 +234,37 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 				t.Errorf("%d of %d messages came", len(copies), n)
 			}
 		})
+	}
+}
+
+// Given a relay that is frozen inside a transaction, with its rows locked and deleted, then MySQL ends that session
+// within 20 seconds, another relay sends the messages again, and the frozen one works as before when it goes on.
+func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
+	t.Parallel()
+	const n = batchOfSender
+	s := newSender(t)
+	first, database, _ := s.between()
+	frozen := listen(database, freeze(first), deletes)
+	s.put("m", n, "")
+	s.await("it is frozen", frozen)
+	began := time.Now()
+	s.leaseEnds() // which waits for the rows
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("its rows were locked for %v", took)
+	}
+	copies, _ := s.finish()
+	for key, times := range copies {
+		if times != 2 {
+			t.Errorf("%s came %d times", key, times)
+		}
+	}
+	s.thaw(first)
+	s.put("later", n, "")
+	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
+	if code, err := first.Stop(context.WithoutCancel(t.Context())); err != nil || code != exitDone {
+		t.Errorf("after SIGTERM: exit %d, %v", code, err)
+	}
+	if d := s.broker.Depth(s.queue); len(copies) != n || d != n {
+		t.Errorf("%d of %d messages came, and %d of %d later ones", len(copies), n, d, n)
 	}
 }

@@ -130,12 +130,19 @@ func (s *shell) golden(name string) {
 // daemon runs `consumer run`, from when it consumes until stop, or the end of the test.
 func (s *shell) daemon(flags ...string) (stop func()) {
 	s.t.Helper()
+	stop = s.background(append([]string{"run"}, flags...)...)
+	s.consumes()
+	return stop
+}
+
+// background runs a command until stop, or the end of the test.
+func (s *shell) background(args ...string) (stop func()) {
+	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	done := make(chan int, 1)
 	var stdout, stderr bytes.Buffer
 	go func() {
-		args := append([]string{"/usr/bin/consumer", "run"}, flags...)
-		done <- run(ctx, args, s.environ, strings.NewReader(""), &stdout, &stderr)
+		done <- run(ctx, append([]string{"/usr/bin/consumer"}, args...), s.environ, strings.NewReader(""), &stdout, &stderr)
 	}()
 	stopped := false
 	stop = func() {
@@ -146,11 +153,10 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 		cancel()
 		code := <-done
 		if s.log = stderr.String(); code != 0 {
-			s.t.Errorf("consumer run: exit %d\n%s", code, s.log)
+			s.t.Errorf("consumer %s: exit %d\n%s", args[0], code, s.log)
 		}
 	}
 	s.t.Cleanup(stop)
-	s.consumes()
 	return stop
 }
 

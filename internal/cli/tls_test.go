@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,40 @@ func (e *encrypted) succeed(stdin string, args ...string) string {
 	return text
 }
 
+// renew replaces the certificates of clients by others that name whom they are for, and ends all connections. From now
+// on MySQL takes the new one alone.
+func (e *encrypted) renew(name string) {
+	e.t.Helper()
+	for setting, days := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40} {
+		e.ca.Replace(e.clients[setting], stack.Certificate{
+			Name: "renewed for " + name, To: time.Now().AddDate(0, 0, days).Add(time.Hour),
+		})
+	}
+	e.exec("ALTER USER 'x509'@'%' REQUIRE SUBJECT '/CN=renewed for " + name + "'")
+	rows, err := e.db().QueryContext(e.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE user = 'x509'")
+	for err == nil && rows.Next() {
+		var id int64
+		if err = rows.Scan(&id); err == nil {
+			_, _ = e.db().ExecContext(e.t.Context(), fmt.Sprint("KILL ", id)) // it may have ended by itself
+		}
+	}
+	if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		e.t.Fatal(err)
+	}
+	e.broker.CloseConnections()
+}
+
+// showsRenewed looks that RabbitMQ has been shown the new certificate in the place of the former one.
+func (e *encrypted) showsRenewed(name string) {
+	e.t.Helper()
+	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed for ` + name + `") =/= nomatch || ` +
+		`[{peer_cert_subject, S}] <- rabbit_networking:connection_info_all([peer_cert_subject]), ` +
+		`is_binary(S) orelse is_list(S) andalso S =/= []])`)
+	if renewed != "[true]" {
+		e.t.Errorf("all connections of %s that show a certificate show the renewed one: %s, want [true]", name, renewed)
+	}
+}
+
 // Given servers that want client certificates, when every command is told of them by its settings alone, then each
 // connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires.
 func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
@@ -80,16 +116,21 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 		"--key-field", "order_sn")
 	stop := e.daemon()
 	e.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
-	// a renewed certificate is used for the next connection
-	e.ca.Replace(e.clients["AMQP_TLS"], stack.Certificate{Name: "renewed", To: time.Now().AddDate(0, 0, 9).Add(time.Hour)})
-	e.broker.CloseConnections()
+	e.renew("run")
 	e.succeed(`{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
 	e.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
-	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed") =/= nomatch || [{peer_cert_subject, S}] <- ` +
-		`rabbit_networking:connection_info_all([peer_cert_subject]), is_binary(S) orelse is_list(S) andalso S =/= []])`)
-	if renewed != "[true]" {
-		t.Errorf("all connections that show a certificate show the renewed one: %s, want [true]", renewed)
+	e.showsRenewed("run")
+	stop()
+	e.succeed("", "migrate", "--outbox")
+	stop = e.background("relay")
+	for _, prefix := range []string{"before", "after"} {
+		e.put(prefix, 1, "")
+		e.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
+		if prefix == "before" {
+			e.renew("relay")
+		}
 	}
+	e.showsRenewed("relay")
 	stop()
 	if text := e.succeed("", "log", "explain", "sn-1"); !strings.Contains(text, "success") {
 		t.Errorf("explain says\n%s", text)
@@ -107,7 +148,7 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	text = strings.Join(strings.Fields(text), " ") // where lines end depends on the names
 	for what, times := range map[string]int{
 		"TLS 1.3, the server's certificate is verified": 3, ": 9 more days": 1, ": 29 more days": 1, "more days": 2,
-		"CN=servers, to ": 3, "CN=mysql_tls, to ": 1, "secret": 0,
+		"CN=servers, to ": 3, "CN=renewed for relay, to ": 2, "secret": 0,
 	} {
 		if n := strings.Count(text, what); n != times || code != 0 {
 			t.Errorf("doctor says %q %d times, want %d (exit code %d)", what, n, times, code)

@@ -27,7 +27,9 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 		ok(t, server.SetClock(offset))
 	}
 	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
-		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s")
+		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s", "OUTBOX", "on")
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) " +
+		"VALUES ('t', 'k', '', '9999-12-31', UTC_TIMESTAMP(6))")
 	orders := w.open(10)
 	late := shop.Orders(w.rng, "late", 2, skus) // whose reservations come later
 	w.remember()
@@ -45,7 +47,9 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	}
 	w.eventually("/readyz says that the clocks differ", clocks)
 	w.eventually("retention says that it does nothing", func() bool {
-		return strings.Contains(w.logs.Tail(1000), "old rows of the consumer log could not be deleted")
+		said := w.logs.Tail(1000)
+		return strings.Contains(said, "old rows of the consumer log could not be deleted") &&
+			strings.Contains(said, "old messages of the outbox could not be deleted")
 	})
 	w.publish(w.route.Rollback(late[0]))
 	w.eventually("it has died in the future", func() bool { return w.rows(dedup.Dead) == 1 })
@@ -59,6 +63,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	if n := w.rows(dedup.Success); n != len(orders) {
 		t.Errorf("%d rows of %d in success are left", n, len(orders))
 	}
+	is(w, "parked messages of the outbox", w.waiting(), 1)
 	ok(t, shop.SeedReserved(t.Context(), w.db, late))
 	w.publish(applied...) // a re-send
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
