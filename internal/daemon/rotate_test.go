@@ -15,7 +15,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // rotation is a login of the test's own on the three servers, and the files that say it.
@@ -98,13 +101,29 @@ func (r *rotation) cut() {
 		`rabbit_networking:connection_info_all([pid, user]), U =:= <<"%s">>], ok`, r.user)
 }
 
-// Given a password that is changed on the servers and in the files, when all connections break, then the daemon
-// connects with the new one and goes on, without a restart.
+// Given a password that is changed on the servers and in the files, when all connections break, then the daemon, or the
+// relay of an outbox, connects with the new one and goes on, without a restart.
 func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	for _, command := range []string{"run", "relay"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			rotate(newWorld(t), command)
+		})
+	}
+}
+
+func rotate(w *world, command string) {
 	orders := w.open(100)
-	w.publish(w.route.Rollbacks(orders[:50])...)
+	send, sent, missed := w.publish, w.ended, "rabbitmq: "
+	if command == "relay" {
+		ok(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
+		send, missed = w.putAll, "mysql: " // which it asks first
+		sent = func(n int) {
+			w.eventually("all are sent", func() bool { return w.waiting() == 0 && w.broker.Depth(w.config().Queue) == n })
+		}
+	}
+	send(w.route.Rollbacks(orders[:50])...)
 	r := newRotation(w, "former")
 	plain := w.env
 	w.env = maps.Clone(plain)
@@ -112,23 +131,24 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 		delete(w.env, setting)
 		w.env[setting+"_FILE"] = file
 	}
-	daemon := w.start()
+	daemon := w.command(command)
 	w.env = plain
 	w.ready(daemon)
-	w.ended(50)
+	sent(50)
 
 	r.change("next")
 	r.cut()
 	w.eventually("the daemon has noticed", func() bool {
 		status, s := w.readyz(daemon)
 		return status != http.StatusOK && slices.ContainsFunc(s.Waiting,
-			func(what string) bool { return strings.HasPrefix(what, "rabbitmq: ") })
+			func(what string) bool { return strings.HasPrefix(what, missed) })
 	})
 	r.write("next")
 
-	w.publish(w.route.Rollbacks(orders[50:])...)
+	send(w.route.Rollbacks(orders[50:])...)
 	w.ready(daemon)
-	w.ended(100)
+	sent(100)
 	w.eventually("nothing is amiss", func() bool { _, s := w.readyz(daemon); return len(s.Degraded) == 0 })
-	w.rest(daemon)
+	w.stop(daemon)
+	w.judge(oracle.Allowance{Queued: command == "relay"})
 }

@@ -203,6 +203,13 @@ func (w *world) put(sent []oracle.Sent) (others []oracle.Sent) {
 			others = append(others, one)
 		}
 	}
+	w.putAll(some...)
+	return others
+}
+
+// putAll commits messages to the outbox.
+func (w *world) putAll(sent ...oracle.Sent) {
+	w.t.Helper()
 	_ = must(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
 		msgs := make([]outbox.Message, len(batch))
 		for i, p := range batch {
@@ -212,8 +219,7 @@ func (w *world) put(sent []oracle.Sent) (others []oracle.Sent) {
 		ok(w.t, outbox.Put(w.t.Context(), tx, msgs...))
 		ok(w.t, tx.Commit())
 		return make([]error, len(batch))
-	}, some))(w.t)
-	return others
+	}, sent))(w.t)
 }
 
 // publish publishes confirmed and writes it down.
