@@ -41,6 +41,8 @@ type Config struct {
 
 	// Handler names what is run for a message.
 	Handler string
+	// ExpectedFile is the file with the SELECT of the messages that should have come; empty for none.
+	ExpectedFile string
 	// SQLFile is the file with the statements of handler sql; empty for others.
 	SQLFile string
 	// HTTPTarget is the URL that handler http posts to; empty for others.

@@ -174,6 +174,8 @@ func naming(c *Config) []Variable {
 		row("OUTBOX", choice([]string{onWord, offWord}, []bool{true, false}), &c.Outbox, "the relay of the outbox works "+
 			"within `run`, and `migrate` makes its table; without it `rollbackd relay` is a process of its own").
 			byDefault(offWord).example(onWord),
+		row("EXPECTED_FILE", fileName(), &c.ExpectedFile, "the file with a SELECT of the messages that should have come, "+
+			"for pages and API: see docs/outbox.md").optional("/etc/rollbackd/cancelled.sql"),
 		row("EMPTY_ROLLBACK", words(EmptyRollbackRetry, EmptyRollbackRefuse), &c.EmptyRollback, "a rollback without its "+
 			"reservation: an ordinary failure that is retried, or remembered so that the late reservation is refused, with a "+
 			"message without items any of its order").byDefault(EmptyRollbackRetry).example(EmptyRollbackRefuse),

@@ -55,6 +55,8 @@ type Options struct {
 	Version, Revision string // of what the process was built from, for whoever looks at a fleet
 	// IgnoreOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
 	IgnoreOldLog bool
+	// Expected names the messages that should have come, for pages and API.
+	Expected operator.Query
 	// Handler is for tests, in the place of the one that the settings name.
 	Handler consumer.Handler
 	// Hook is for tests, called after each durable step; see [consumer.Config].
@@ -111,7 +113,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
-	return d, d.openSite(ctx, d.siteOptions(fresh, o.Version))
+	return d, d.openSite(ctx, d.siteOptions(fresh, o.Version), o.Expected)
 }
 
 // handler makes that of a queue, and keeps its check.
@@ -167,7 +169,7 @@ func prepared(
 
 // openSite makes what persons and programs look and act with, on pools of its own, so that what they do takes no
 // connection from a lane. It asks no server yet.
-func (d *Daemon) openSite(ctx context.Context, o admin.Options) error {
+func (d *Daemon) openSite(ctx context.Context, o admin.Options, expected operator.Query) error {
 	cfg := d.cfg
 	acts, err := d.open(ctx, "desk", operator.Pool())
 	if err != nil {
@@ -180,7 +182,7 @@ func (d *Daemon) openSite(ctx context.Context, o admin.Options) error {
 		}
 		desk, err := operator.New(operator.Options{
 			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: cfg.Retention(), Logger: d.log,
-			Drain: cfg.DrainTimeout,
+			Drain: cfg.DrainTimeout, Expected: expected,
 		})
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,8 @@ var queryColumns = []string{"msg_tag", "msg_key", "body", "created_at", "after"}
 type where int
 
 const (
-	whereApplied where = iota
+	whereUnfit where = iota
+	whereApplied
 	whereOtherBody
 	whereDiscarded
 	whereOutbox
@@ -47,7 +49,6 @@ const (
 	whereTooOld
 	whereDead
 	whereParked
-	whereUnfit
 	whereNotSeen
 )
 
@@ -62,6 +63,7 @@ type Found struct {
 }
 
 var places = [...]Found{
+	whereUnfit:      {Where: "unfit", Means: "no daemon would take it, or the SELECT names it twice", Open: true},
 	whereApplied:    {Where: "applied", Means: "success in the log"},
 	whereOtherBody:  {Where: "other_body", Means: "success in the log, with another body than the SELECT gives"},
 	whereDiscarded:  {Where: "discarded", Means: "ended by a person"},
@@ -72,7 +74,6 @@ var places = [...]Found{
 	whereTooOld:     {Where: "too_old", Means: "older than the log remembers: it may have been applied"},
 	whereDead:       {Where: "dead", Means: "has a dead letter", Open: true},
 	whereParked:     {Where: "parked", Means: "parked in the outbox: nobody sends it", Open: true},
-	whereUnfit:      {Where: "unfit", Means: "no daemon would take it", Open: true},
 	whereNotSeen: {Where: "not_seen", Means: "unknown to log and outbox; a queue cannot be asked for it, nor a daemon",
 		Open: true},
 }
@@ -131,7 +132,6 @@ type expecting struct {
 	found  [len(places)]Found
 	seen   int
 	last   Awaited
-	until  string    // order of the last message of the pass before
 	oldest time.Time // what is younger than that the log remembers; zero: all
 	limit  int
 	put    bool
@@ -144,27 +144,24 @@ func (o Expectation) Run(ctx context.Context) (Expected, error) {
 	if err != nil || !o.Publish || first.found[whereNotSeen].Count == 0 {
 		return e, err
 	}
+	const nothing = "nothing was put into the outbox"
 	switch other := first.found[whereOtherBody].Count; {
 	case o.Force:
 	case e.Queued > 0:
-		return e, fmt.Errorf("nothing was put into the outbox: what waits in the main queue (%d) may be what is missing. "+
-			"Let a daemon take it first, or force it", e.Queued)
+		return e, fmt.Errorf("%s: what waits in the main queue (%d) may be what is missing. Let a daemon take it first, or "+
+			"force it", nothing, e.Queued)
 	case other > 0:
-		return e, fmt.Errorf("nothing was put into the outbox: messages (%d) were applied with another body than the SELECT "+
-			"gives. Of two copies that differ the later one is a conflict: mend the SELECT, or force it", other)
+		return e, fmt.Errorf("%s: messages (%d) were applied with another body than the SELECT gives. Of two copies that "+
+			"differ the later one is a conflict: mend the SELECT, or force it", nothing, other)
 	}
-	return (&expecting{Expectation: o, until: first.last.order, put: true}).pass(ctx)
+	return (&expecting{Expectation: o, put: true}).pass(ctx)
 }
 
 func (r *expecting) pass(ctx context.Context) (e Expected, err error) {
 	r.found, r.limit, r.last.after = places, pieceRows/10, ""
-	now, err := r.Records.Now(ctx)
-	if err != nil {
-		return e, err
-	}
 	kept, err := r.Letters.Remembers(ctx)
 	if kept > 0 {
-		r.oldest = now.Add(24*time.Hour - kept) // a service's clock and time zone may be as far from the database's
+		r.oldest = time.Now().Add(24*time.Hour - kept) // clocks and time zones of services may be as far from the database's
 	}
 	for more := true; more && err == nil; {
 		more, err = r.piece(ctx)
@@ -196,11 +193,7 @@ func (r *expecting) piece(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("ask which messages should have come after %q: %w", fmt.Sprint(r.last.after), err)
 	}
 	size, more := 1, len(all) == r.limit
-	for i, a := range all {
-		if r.put && a.order > r.until {
-			all, more = all[:i], false
-			break
-		}
+	for _, a := range all {
 		if a.order <= r.last.order {
 			return false, fmt.Errorf("of the message %s/%q after is %q, and %q stood before it: it must be a number from 0 on "+
 				"or a text, unique, and what the SELECT is ordered by; texts grow by their bytes", a.Tag, a.Key,
@@ -254,15 +247,11 @@ func (r *expecting) find(ctx context.Context, all []Awaited) error {
 	left := map[dedup.Identity]*Awaited{}
 	for i := range all {
 		a := &all[i]
-		id, err := dedup.Identity{Group: r.Group, Tag: a.Tag, Key: a.Key}, a.message().Validate()
-		if err == nil && left[id] != nil {
-			err = errors.New("the SELECT names it twice")
+		if err := (outbox.Message{Tag: a.Tag, Key: a.Key, Body: a.body}).Validate(); err != nil {
+			a.Why = err.Error()
+		} else {
+			left[dedup.Identity{Group: r.Group, Tag: a.Tag, Key: a.Key}] = a
 		}
-		if err != nil {
-			a.where, a.Why = whereUnfit, err.Error()
-			continue
-		}
-		left[id] = a
 	}
 	// From the outbox a message may have come to the log after that was looked at.
 	for _, look := range []func(context.Context, map[dedup.Identity]*Awaited) error{r.inLog, r.inOutbox, r.inLog} {
@@ -279,7 +268,7 @@ func (r *expecting) find(ctx context.Context, all []Awaited) error {
 		case r.put && (a.body == nil || a.created.IsZero() && !r.oldest.IsZero() && !r.Force):
 			a.Why = "not put: the SELECT gives it no body, or no created_at, and the log may have forgotten it"
 		case r.put:
-			a.where, missing = wherePut, append(missing, a.message())
+			a.where, missing = wherePut, append(missing, outbox.Message{Tag: a.Tag, Key: a.Key, Body: a.body})
 		}
 	}
 	if len(missing) == 0 {
@@ -288,10 +277,6 @@ func (r *expecting) find(ctx context.Context, all []Awaited) error {
 	return r.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		return outbox.Put(ctx, tx.Statement.ConnPool, missing...)
 	}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-}
-
-func (a *Awaited) message() outbox.Message {
-	return outbox.Message{Tag: a.Tag, Key: a.Key, Body: a.body}
 }
 
 // inLog says where messages are that the log knows, and takes them out of what is left.
@@ -342,9 +327,24 @@ func (r *expecting) inOutbox(ctx context.Context, left map[dedup.Identity]*Await
 	return nil
 }
 
-// ExpectedRequest is what is asked for, as the act has it.
+// Expects reports whether it is known which messages should have come.
+func (d *Operator) Expects() bool { return d.o.Expected.Text != "" }
+
+// expected is the task of KindExpected. Whoever begins it again finds out once more.
+func (d *Operator) expected(ctx context.Context, t Task) (any, error) {
+	var r ExpectedRequest
+	if err := json.Unmarshal(t.Act.Detail, &r); err != nil {
+		return nil, fmt.Errorf("read what is asked of the messages that should have come: %w", err)
+	}
+	const named = 20
+	e, err := Expectation{d.o.Lookup, d.o.Letters, d.o.Expected, r.Publish, r.Force, named, t.Progress}.Run(ctx)
+	text, _ := json.Marshal(e) // which has a JSON form
+	return Result{Retried: e.Put, LeftCount: e.Open, Report: text}, err
+}
+
+// ExpectedRequest asks where the messages are that should have come. The names of its JSON form are stable.
 type ExpectedRequest struct {
-	File    string `json:"file,omitempty"` // whose SELECT it is
 	Publish bool   `json:"publish,omitempty"`
 	Force   bool   `json:"force,omitempty"`
+	Why     string `json:"why,omitempty" maxLength:"1000"`
 }

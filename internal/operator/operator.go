@@ -27,6 +27,8 @@ type Options struct {
 	// Letters are those of the group and queue; nil where nothing is run.
 	Letters *deadletter.Letters
 	Queue   string // the daemon's, as the group
+	// Expected names the messages that should have come; without a text nobody knows.
+	Expected Query
 	// Retention is how long success rows are kept; 0: for ever.
 	Retention time.Duration
 	// Unwritten, if set, is told why something that [Operator.Do] does is not written down, or not how it ended.
@@ -88,6 +90,9 @@ func New(o Options) (*Operator, error) {
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
 	d.tasks = map[Kind]func(context.Context, Task) (any, error){
 		KindReconcile: d.reconcile, KindMend: d.mend, KindOutboxRetry: d.changeOutbox, KindOutboxDrop: d.changeOutbox,
+	}
+	if o.Expected.Text != "" {
+		d.tasks[KindExpected] = d.expected
 	}
 	return d, nil
 }

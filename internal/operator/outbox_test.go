@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -168,5 +169,39 @@ func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
 	}
 	if n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key = 'young'"); n != 1 {
 		t.Error("the young one is gone")
+	}
+}
+
+// Given a SELECT of what should have come, of which one message was lost and one is of unknown age; when a person asks
+// the fleet to put the missing into the outbox, then a daemon that knows the SELECT does it, once, and the record says
+// what it found.
+func TestADaemonPutsWhatNobodyHasSeenIntoTheOutbox(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	w.Exec("CREATE TABLE orders (id INT PRIMARY KEY, sn VARCHAR(20), body VARCHAR(20), at DATETIME)")
+	w.Exec("INSERT INTO orders VALUES (1, 'lost', '{}', UTC_TIMESTAMP()), (2, 'old', '{}', NULL), " +
+		"(3, 'without', NULL, UTC_TIMESTAMP())")
+	w.daemon(func(o *operator.Options) {
+		o.Expected = operator.Query{Text: "SELECT 'order.cancelled' AS msg_tag, sn AS msg_key, body, at AS created_at, " +
+			"id AS after FROM orders WHERE id > ? ORDER BY id LIMIT ?", Params: []string{"after", "limit"}}
+	})
+	for round, want := range []string{"not_seen 2, put 1", "not_seen 2, outbox 1"} {
+		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: operator.KindExpected, Alone: "all",
+			Detail: operator.ExpectedRequest{Publish: true}})
+		w.Must(err)
+		a = w.ends(a.ID)
+		var e operator.Expected
+		w.Must(json.Unmarshal(a.Result.Report, &e))
+		var all []string
+		for _, f := range e.Found {
+			all = append(all, fmt.Sprintf("%s %d", f.Where, f.Count))
+		}
+		slices.Sort(all)
+		if have := strings.Join(all, ", "); a.State != operator.Done || have != want || a.Result.Retried != 1-round {
+			t.Errorf("round %d: %s, %s %q; want %s", round, have, a.State, a.Error, want)
+		}
+		if n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox"); n != 1 {
+			t.Errorf("round %d: %d messages in the outbox", round, n)
+		}
 	}
 }

@@ -40,6 +40,7 @@ func (a *API) routes() {
 	act(a, "resume", "/resume", http.StatusCreated, by(a.view.Resume))
 	act(a, "compare", "/reconcile", http.StatusCreated, a.compare)
 	act(a, "mend", "/reconcile/mend", http.StatusCreated, by(a.view.Mend))
+	act(a, "expect", "/reconcile/expected", http.StatusCreated, by(a.view.Expect))
 	act(a, "change-outbox", "/outbox", http.StatusCreated, by(a.view.ChangeOutbox))
 }
 

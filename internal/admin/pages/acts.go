@@ -133,6 +133,12 @@ func mendAsked(r *http.Request) (asked view.MendRequest, err error) {
 	return asked, err
 }
 
+// expectAsked reads the form of what should have come.
+func expectAsked(r *http.Request) (operator.ExpectedRequest, error) {
+	form := r.PostForm
+	return operator.ExpectedRequest{Publish: form.Has("publish"), Force: form.Has("sure"), Why: form.Get("why")}, nil
+}
+
 // numberOf is the number of a finding; -1, which none has, when the text is no number.
 func numberOf(text string) int {
 	n, err := strconv.Atoi(text)

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -100,4 +102,49 @@ func TestTheOverviewSaysWhatTheOutboxNeeds(t *testing.T) {
 	w.outbox()
 	w.until("/", "2 messages are parked in the outbox")
 	w.says("/", http.StatusOK, "The outbox is late", ">Outbox<")
+}
+
+// Given a SELECT of orders whose messages should have come; when a person who may act has the daemons look for them,
+// then the act's page says where they are, strangers' texts as texts; who may only look cannot ask.
+func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
+	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{})
+	w.exec("CREATE TABLE orders (sn VARBINARY(200) PRIMARY KEY)")
+	for _, sn := range []string{"A-1", hostileOrder} {
+		w.exec("INSERT INTO orders VALUES (?)", sn)
+		w.dead(sn, "{}", hostile, dedup.ReasonPermanent)
+	}
+	form := func(token string) url.Values {
+		m := hiddenSet.FindStringSubmatch(w.ask(token, "/reconcile", nil).page)
+		return url.Values{"token": {m[2]}, "why": {"a backup was lost"}}
+	}
+	if got := w.ask(looks, "/reconcile/expected", form(looks)); got.status != http.StatusForbidden {
+		t.Errorf("who may only look asks: HTTP %d", got.status)
+	}
+	got := w.ask(acts, "/reconcile/expected", form(acts))
+	if got.status != http.StatusSeeOther {
+		t.Fatalf("HTTP %d:\n%s", got.status, got.page)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { w.desk.Work(ctx); close(ended) }()
+	poll.Until(t, "the look ends", func() bool {
+		a, err := w.desk.Act(t.Context(), strings.TrimPrefix(got.location, "/acts/"))
+		return err == nil && a.State == operator.Done
+	})
+	stop()
+	<-ended
+	page := w.ask(looks, got.location, nil).page
+	for _, text := range []string{"names 2 messages", "has a dead letter", ">A-1<", "permanent: ", "a backup was lost"} {
+		if !strings.Contains(page, text) {
+			t.Errorf("the page of the act lacks %q", text)
+		}
+	}
+	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img src=x") || t.Failed() {
+		t.Errorf("the page of the act: %s", page)
+	}
 }

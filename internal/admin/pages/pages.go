@@ -92,13 +92,14 @@ func (p *Pages) routes() {
 	look("GET /", "trouble", p.nothing)
 	p.mux.Handle("GET /letters/download", p.guard.Protect(server.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
-		"/letters/act":    once(p, "", runAsked, p.view.Start),
-		"/acts/{id}/stop": p.stop,
-		"/reconcile":      once(p, "/reconcile", nothingAsked, p.view.Compare),
-		"/reconcile/mend": once(p, "", mendAsked, p.view.Mend),
-		"/pause":          once(p, "", pauseAsked, p.view.Pause),
-		"/resume":         once(p, "", resumeAsked, p.view.Resume),
-		"/outbox/act":     once(p, "", outboxActAsked, p.view.ChangeOutbox),
+		"/letters/act":        once(p, "", runAsked, p.view.Start),
+		"/acts/{id}/stop":     p.stop,
+		"/reconcile":          once(p, "/reconcile", nothingAsked, p.view.Compare),
+		"/reconcile/expected": once(p, "", expectAsked, p.view.Expect),
+		"/reconcile/mend":     once(p, "", mendAsked, p.view.Mend),
+		"/pause":              once(p, "", pauseAsked, p.view.Pause),
+		"/resume":             once(p, "", resumeAsked, p.view.Resume),
+		"/outbox/act":         once(p, "", outboxActAsked, p.view.ChangeOutbox),
 	} {
 		p.mux.Handle("POST "+path, p.guard.Protect(server.Act, p.act(do)))
 	}

@@ -104,6 +104,8 @@ func newWorldWith(
 	}
 	if w.desk, err = operator.New(operator.Options{
 		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
+		Expected: operator.Query{Text: "SELECT 'stock.rollback' AS msg_tag, sn AS msg_key, NULL AS body, NULL AS " +
+			"created_at, sn AS after FROM orders WHERE sn > ? ORDER BY sn LIMIT ?", Params: []string{"after", "limit"}},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,8 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	}
 	token, err := p.token(ctx, r, d)
 	d.Title, d.Events = "Reconcile", p.liveAt(r)
-	d.Data = shown{"None": none, "Act": a, "Report": report, "Kinds": kinds, "Latest": of == "", "Token": token}
+	d.Data = shown{"None": none, "Act": a, "Report": report, "Kinds": kinds, "Latest": of == "", "Token": token,
+		"Expects": p.desk.Expects()}
 	return err
 }
 

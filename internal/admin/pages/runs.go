@@ -23,6 +23,7 @@ type run struct {
 	Facts   []fact            // of an act that is no run over letters
 	Same    bool              // a form led here instead of beginning a second run
 	LeftBy  []leftBy
+	Came    operator.Expected // of what should have come
 }
 
 // fact is something that stands in an act, with the page that shows it, if there is one.
@@ -62,6 +63,9 @@ func (p *Pages) runOf(a operator.Act) run {
 		}
 	}
 	if a.Result != nil {
+		if a.Kind == operator.KindExpected {
+			_ = json.Unmarshal(a.Result.Report, &v.Came) // that of a command is empty
+		}
 		for _, why := range slices.SortedFunc(maps.Keys(a.Result.LeftBy), func(x, y deadletter.Why) int {
 			return cmp.Or(cmp.Compare(a.Result.LeftBy[y], a.Result.LeftBy[x]), cmp.Compare(x, y))
 		}) {
@@ -100,6 +104,8 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 		add("ended the pause", said.Pause, "/acts/"+said.Pause)
 	case operator.KindReconcile:
 		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
+	case operator.KindExpected:
+		add("looked for", "what should have come", "/acts", "kind", string(a.Kind))
 	case operator.KindOutboxRetry, operator.KindOutboxDrop:
 		var r operator.OutboxRequest
 		_ = json.Unmarshal(a.Detail, &r) // it is an object, as was seen

@@ -114,6 +114,15 @@ func (v *View) Mend(ctx context.Context, r MendRequest) (Doing, error) {
 	}), err
 }
 
+// Expect is a look for the messages that should have come; only one goes on at a time.
+func (v *View) Expect(_ context.Context, r operator.ExpectedRequest) (_ Doing, err error) {
+	if !v.o.Desk.Expects() {
+		err = fmt.Errorf("%w: ROLLBACKD_EXPECTED_FILE names no SELECT of what should have come", operator.ErrRequest)
+	}
+	return v.task(operator.TaskRequest{Kind: operator.KindExpected, Why: strings.TrimSpace(r.Why), Alone: "all",
+		Detail: operator.ExpectedRequest{Publish: r.Publish, Force: r.Force}}), err
+}
+
 func (v *View) task(ask operator.TaskRequest) Doing {
 	return func(ctx context.Context, id string) (operator.Act, error) {
 		ask.ID = id

@@ -199,11 +199,11 @@ func (c *Call) OfActs(err error) error {
 
 // Query reads the file of what should have come; named says what names it.
 func (a *App) Query(file, named string) (operator.Query, error) {
-	q, err := sqlhandler.LoadQuery(file, "after", "limit")
+	text, params, err := sqlhandler.LoadQuery(file, "after", "limit")
 	if err != nil {
 		err = Usagef("%s: %w", named, err)
 	}
-	return operator.Query(q), err
+	return operator.Query{Text: text, Params: params}, err
 }
 
 // SQLFileError makes a UsageError of what is wrong with handler sql's file: to start again does not help.
@@ -213,7 +213,8 @@ func SQLFileError(err error) error {
 	if _, said := errors.AsType[*UsageError](err); said {
 		return err
 	}
-	if unread || refused || errors.Is(err, sqlhandler.ErrFile) {
+	_, said := errors.AsType[*UsageError](err)
+	if !said && (unread || refused || errors.Is(err, sqlhandler.ErrFile)) {
 		return Usagef("ROLLBACKD_SQL_FILE: %w", err)
 	}
 	return err

@@ -52,10 +52,8 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 				return command.Usagef("--overdue %v must be more than 0", o.Overdue)
 			case o.Force && !o.Adopt && !*publish:
 				return command.Usagef("--force goes with --adopt or --publish")
-			case *publish && *file == "":
-				return command.Usagef("--publish goes with --expected")
-			case *file != "" && (o.Adopt || o.Republish):
-				return command.Usagef("--expected excludes --adopt and --republish")
+			case *publish && *file == "", *file != "" && (o.Adopt || o.Republish):
+				return command.Usagef("--publish goes with --expected; that excludes --adopt and --republish")
 			}
 			return nil
 		})
@@ -194,4 +192,52 @@ func withCommands(r operator.Report, program string, now time.Time) curedReport 
 		c.Findings = append(c.Findings, one)
 	}
 	return c
+}
+
+// expected says where the messages are that a file's SELECT says should have come.
+func expected(ctx context.Context, c *command.Call, file, by, why string, o operator.Expectation) (err error) {
+	if o.Query, err = c.Query(file, "--expected"); err != nil {
+		return err
+	}
+	var e operator.Expected
+	err = c.Act(ctx, by, !o.Publish, operator.TaskRequest{Kind: operator.KindExpected, Why: why,
+		Detail: operator.ExpectedRequest{Publish: o.Publish, Force: o.Force},
+	}, func(ctx context.Context, task operator.Task) (_ operator.Result, err error) {
+		c.SayUnknownGroup(ctx)
+		o.Lookup, o.Letters, o.Progress = c.Lookup, c.Letters, func(what string, seen int) {
+			c.Progress.Draw(fmt.Sprintf("%d %s", seen, what), 0, 0)
+			task.Progress(what, seen)
+		}
+		e, err = o.Run(ctx)
+		return operator.Result{Retried: e.Put, LeftCount: e.Open}, err
+	})
+	if err != nil && e.Seen == 0 {
+		return err
+	}
+	err = errors.Join(c.Print(e, func(p *command.Page) { writeExpected(p, e) }), c.Hinted(err))
+	if e.Open > 0 {
+		err = errors.Join(err, fmt.Errorf("messages that did not come: %d", e.Open))
+	}
+	return err
+}
+
+func writeExpected(p *command.Page, e operator.Expected) {
+	where := command.Table{Header: []string{"MESSAGES", "WHERE", "MEANS"}}
+	first := command.Table{Header: []string{"WHERE", "TAG", "KEY", "SINCE", "WHY"}}
+	for _, f := range e.Found {
+		where.Add(f.Count, f.Where, f.Means)
+		for _, a := range f.First {
+			first.Add(f.Where, a.Tag, a.Key, command.Date(a.Since), screen.Shorten(a.Why, 200))
+		}
+	}
+	p.Table(where)
+	if len(first.Rows) > 0 {
+		p.Addf("\n")
+		p.Table(first)
+	}
+	p.Addf("\nThe SELECT names %s.", command.Plural(e.Seen, "message"))
+	if e.Queued > 0 {
+		p.Addf(" The main queue holds %s.", command.Plural(e.Queued, "message"))
+	}
+	p.Addf("\n")
 }

@@ -39,8 +39,12 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
 		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
-				o.IgnoreOldLog = *ignoreOldLog
+			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (_ *daemon.Daemon, err error) {
+				if o.IgnoreOldLog = *ignoreOldLog; cfg.ExpectedFile != "" {
+					if o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE"); err != nil {
+						return nil, err
+					}
+				}
 				for _, queue := range cfg.All() {
 					log.InfoContext(ctx, "starting", "version", o.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
 						queue.Lanes, "batch_size", queue.BatchSize)

@@ -145,6 +145,41 @@ func Load(name string, ours []string) (*File, error) {
 	return f, nil
 }
 
+// LoadQuery reads the file with this name for whoever looks instead of handling messages. It must hold one SELECT,
+// which locks nothing, with each of these parameters, in the order of the alphabet, and no others. In its text a ?
+// stands in the place of each; places are their names. Its error is an [*Error] with line and column, or [ErrFile].
+func LoadQuery(name string, params ...string) (text string, places []string, err error) {
+	f, err := Load(name, nil)
+	if err != nil {
+		return "", nil, err
+	}
+	var in *section
+	var s *Statement
+	for in, s = range f.all {
+	}
+	if f.count() > 1 || in.each || s.expect != nil || s.writes() {
+		return "", nil, f.refuse(s.At, "the file must hold one SELECT, and no directive")
+	}
+	for i, t := range s.tokens {
+		if t.is("LOCK") || i > 0 && s.tokens[i-1].is("FOR") && (t.is("UPDATE") || t.is("SHARE")) {
+			return "", nil, f.refuse(t.at, "%s is refused: the SELECT may lock no rows", t.text)
+		}
+		if t.isParam() {
+			places = append(places, t.text)
+		}
+	}
+	if !slices.Equal(slices.Compact(slices.Sorted(slices.Values(places))), params) {
+		return "", nil, f.refuse(s.At, "the SELECT must have the parameters :%s, and no others", strings.Join(params, ", :"))
+	}
+	for _, p := range s.parts {
+		if p.param != nil {
+			p.text = " ? "
+		}
+		text += p.text
+	}
+	return text, places, nil
+}
+
 // Parse reads a file's text. Its error is an [*Error] with line and column. No server is asked: see [File.Check].
 func Parse(name, text string) (*File, error) {
 	text = strings.TrimPrefix(text, "\ufeff")

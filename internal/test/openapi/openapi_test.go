@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -214,11 +215,17 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	const token = "a-token-of-the-test"
 	b, dsn := stack.AMQP(t), stack.MySQL(t)
 	queue, exchange := b.Name("stock.rollback"), b.Name("stock")
+	file := filepath.Join(t.TempDir(), "cancelled.sql")
+	if err := os.WriteFile(file, []byte("SELECT 'stock.rollback' AS msg_tag, 'lost' AS msg_key, NULL AS body, NULL AS "+
+		"created_at, sku_id AS after FROM stock WHERE sku_id = 1 AND sku_id > :after LIMIT :limit"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + dsn,
 		"ROLLBACKD_REDIS_URL=" + stack.Redis(t), "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + exchange,
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_ADMIN_TOKEN=" + token, "ROLLBACKD_MAX_ATTEMPTS=1",
 		"ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LANES=1", "ROLLBACKD_OUTBOX=on",
+		"ROLLBACKD_EXPECTED_FILE=" + file,
 	}
 	if out, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
 		t.Fatal(out, err)
@@ -333,6 +340,26 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		c.ask("GET", "/message?key="+found.Findings[1].Key, "", http.StatusOK, &told)
 		return told.Messages[0].Status == "success"
 	})
+	c.ask("POST", "/reconcile/expected", `{"why":"a backup was lost"}`, http.StatusCreated, &act, key, "e1")
+	var came struct {
+		State  string
+		Result struct {
+			Report struct {
+				Seen, Open int
+				Found      []struct {
+					Where string
+					Count int
+				}
+			}
+		}
+	}
+	poll.Until(t, "the look for what should have come is done", func() bool {
+		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &came)
+		return came.State != "running"
+	})
+	if r := came.Result.Report; came.State != "done" || r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
+		t.Errorf("what should have come: %+v", came)
+	}
 	mend = strings.Replace(mend, `"number":1`, `"number":99`, 1)
 	c.ask("POST", "/reconcile/mend", mend, http.StatusNotFound, nil, key, "c3")
 	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, groups.Groups[0].Filter)
