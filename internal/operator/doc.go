@@ -11,7 +11,8 @@
 // to a page.
 //
 // Reconciliation (reconcile.go): where rows, letters and reservations tell different stories, and what mends that
-// (cure.go), by the same guarded steps as a replay.
+// (cure.go), by the same guarded steps as a replay. What a user's SELECT says should have come is looked for in log and
+// outbox, and put there if it is missing (expected.go).
 //
 // Maintenance (maintenance.go): what one process of a group is enough for: it deletes rows that have outlived their
 // retention, replays letters by itself, notifies of new ones, and says once an hour what waits longest; and the figures
