@@ -190,23 +190,18 @@ func (r *suiteRun) failing() consumer.Handler {
 	for i, m := range r.in.Messages {
 		third[m.Tag+"/"+m.Key] = i%3 == 0
 	}
-	h := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		err := r.handler.Handle(ctx, tx, msgs)
-		var blamed []consumer.BlamedMessage
-		for i, m := range msgs {
-			if err == nil && m.Attempt < 2 && m.Replays == 0 && third[m.Tag+"/"+m.Key] {
-				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errSuite})
+	return consumer.With(r.handler, func(next consumer.Handler) consumer.Handler {
+		return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			err := next.Handle(ctx, tx, msgs)
+			var blamed []consumer.BlamedMessage
+			for i, m := range msgs {
+				if err == nil && m.Attempt < 2 && m.Replays == 0 && third[m.Tag+"/"+m.Key] {
+					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errSuite})
+				}
 			}
-		}
-		return cmp.Or(err, consumer.Blame(blamed...))
+			return cmp.Or(err, consumer.Blame(blamed...))
+		})
 	})
-	if v, ok := r.handler.(consumer.Validator); ok {
-		return struct {
-			consumer.Handler
-			consumer.Validator
-		}{h, v}
-	}
-	return h
 }
 
 // killed runs a process until it kills itself, or until all messages have ended without it having to.
