@@ -176,8 +176,10 @@ func (w *world) hog(admin *sql.Conn) {
 	var taken []int64
 	w.eventually("the engine has no connection", func() bool {
 		for {
-			c, err := pool.Conn(w.t.Context())
-			if err != nil { // there is none left
+			soon, stop := context.WithTimeout(w.t.Context(), 5*time.Second)
+			c, err := pool.Conn(soon)
+			stop()
+			if err != nil { // there is none left, or the pool itself has no room
 				return w.killConnections(admin, taken...) == 0
 			}
 			w.t.Cleanup(func() { _ = c.Close() })
