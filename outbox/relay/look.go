@@ -14,6 +14,9 @@ const dear = 8 * time.Millisecond
 // server is older than their removal, a backup's for example. A server passes all of them, those behind the end of what
 // it is asked for too, until it meets a row: a million cost 20 to 40 ms. So when a look was dear the next ones begin
 // beyond, and one of allLooks begins at the first row, for the rows of transactions that took long to commit.
+//
+// READ UNCOMMITTED would spare what a removed row costs while a transaction is open that has written before, a look-up
+// by its key. But it shows rows that are not committed, and from the oldest of them on each claim would look for keys.
 type looker struct {
 	db    *sql.DB
 	low   time.Time // a look begins here; zero: at the first row
