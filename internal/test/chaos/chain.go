@@ -31,10 +31,10 @@ const (
 	listener = "listener"       // the service that hears of what was released, and its schema
 	event    = "stock.released" // what it hears, and its queue
 
-	clerks = 4               // who place orders, and end them, at the same time
-	share  = 5               // for so many messages of the load one order is placed
-	memory = 20              // so many orders later a clerk ends one
-	latest = 4 * time.Second // of a timeout, beyond a second: some have come when an order ends, and most have not
+	clerks = 4                // who place orders, and end them, at the same time
+	share  = 5                // for so many messages of the load one order is placed
+	memory = 20               // so many orders later a clerk ends one
+	latest = 15 * time.Second // of a timeout, beyond a second: some come before an order ends, and most are taken back
 )
 
 // chain is what lies before and behind the daemons: an order service that puts its messages into the outbox, relays,

@@ -234,7 +234,8 @@ func move(ctx context.Context, w *world) (moved int) {
 // tidy is what a good operator does in the end: compensation off, the daemons restarted one after the other, old rows
 // deleted, and what was purged sent again, until reconcile finds nothing to mend.
 func (w *world) tidy() {
-	w.fleet.restart(w.environ)
+	// What failed fails again, all of it together; a brake would only hold it back until it is overdue.
+	w.fleet.restart(append(slices.Clone(w.environ), "ROLLBACKD_MAX_DEAD_RATE=off"))
 	err := must.Catch(func() {
 		w.wait(3*time.Minute, "reconcile does not come to an end", func() (last error) {
 			pruned := must.Catch(func() { prune(w.ctx, w) })
