@@ -200,7 +200,7 @@ var parts = map[string]part{
 				nth := seen(m)
 				switch {
 				case m.Key == "later" && nth == 1:
-					return consumer.Later(errShelf, 200*time.Millisecond)
+					return consumer.Later(errShelf, 100*time.Millisecond) // a retry delay: else how often it comes hangs on the time
 				case m.Key == "fails":
 					return errShelf
 				case m.Key == "refused":
