@@ -32,8 +32,8 @@ type Relay struct {
 	draining  atomic.Bool
 	stale     atomic.Bool // a queue has refused something on the present connection
 
-	inFlight chan struct{}  // holds a token for each batch that awaits its confirms
-	batches  sync.WaitGroup // and what keeps the retention
+	inFlight chan struct{} // holds a token for each batch that awaits its confirms
+	batches  sync.WaitGroup
 }
 
 // New connects to nothing yet.
@@ -70,8 +70,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		_ = wait.For(work, r.cfg.DrainTimeout) // or until all is done
 		stop()
 	})
+	var pruning sync.WaitGroup
 	if r.cfg.Retention > 0 {
-		r.batches.Go(func() { r.keepRetention(ctx) })
+		pruning.Go(func() { r.keepRetention(ctx) })
 	}
 	for rest := shortestRest; ctx.Err() == nil; {
 		found, more, err := r.turn(ctx, work)
@@ -91,6 +92,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.draining.Store(true)
 	draining() // it has begun
 	r.batches.Wait()
+	pruning.Wait()
 	late := work.Err() != nil
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -61,7 +61,7 @@ func (w *world) must(err error) {
 
 func (w *world) config() relay.Config {
 	return relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.exchange, RoutingKey: routingKey,
-		Logger: slog.New(slog.NewTextHandler(w.Output(), nil))}
+		Retention: 720 * time.Hour, Logger: slog.New(slog.NewTextHandler(w.Output(), nil))}
 }
 
 // relay runs one until stop is called, or the test ends.
