@@ -13,7 +13,8 @@ const dear = 8 * time.Millisecond
 // looker finds the next row that is due. Rows that were removed stay in the index for as long as any transaction of the
 // server is older than their removal, a backup's for example. A server passes all of them, those behind the end of what
 // it is asked for too, until it meets a row: a million cost 20 to 40 ms. So when a look was dear the next ones begin
-// beyond, and one of allLooks begins at the first row, for the rows of transactions that took long to commit.
+// beyond. For the rows of transactions that took long to commit, the 2nd of them begins at the first row again, and
+// while that is dear the 4th after it, the 8th, and so on: a busy machine makes a look dear once, removed rows always.
 //
 // READ UNCOMMITTED would spare what a removed row costs while a transaction is open that has written before, a look-up
 // by its key. But it shows rows that are not committed, and from the oldest of them on each claim would look for keys.
@@ -21,33 +22,38 @@ type looker struct {
 	db    *sql.DB
 	low   time.Time // a look begins here; zero: at the first row
 	looks int       // since one began at the first row
+	skip  int       // how many begin at low before the next one that begins at the first row
 }
 
-const allLooks = 200
+// mostSkipped is what skip grows to.
+const mostSkipped = 199
 
 // next is from where on there is a row that is due, by the database's clock.
 func (l *looker) next(ctx context.Context) (from time.Time, due bool, err error) {
-	begin := l.low
-	if l.looks++; l.looks >= allLooks {
+	whole, begin := l.low.IsZero() || l.looks >= l.skip, l.low
+	if l.looks++; whole {
 		begin, l.looks = time.Time{}, 0
 	}
 	began := time.Now()
 	from, now, due, err := l.look(ctx, begin)
-	cost := time.Since(began)
+	dearly := time.Since(began) > dear
 	switch {
 	case err != nil:
 		return from, false, err
-	case cost > dear && begin.Equal(l.low):
+	case whole && !dearly:
+		l.low, l.skip = time.Time{}, 0
+	case whole:
+		l.skip = min(2*l.skip+1, mostSkipped)
+	}
+	if dearly && (l.low.IsZero() || !whole) {
 		beyond := from
 		if !due {
 			beyond = now
 		}
 		l.low = beyond.Add(-time.Second) // most transactions are shorter
-	case cost <= dear && begin.IsZero():
-		l.low = begin
 	}
 	if due && from.Before(l.low) {
-		l.looks = allLooks // there may be more of them
+		l.looks = l.skip // there may be more of them
 	}
 	return from, due, nil
 }
