@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// dear is what a look may cost. A server passes about 200,000 entries of removed rows in that time.
+// dear is what a look may cost beside the way to the server. A server passes about 200,000 entries of removed rows in
+// that time.
 const dear = 8 * time.Millisecond
 
 // looker finds the next row that is due. Rows that were removed stay in the index for as long as any transaction of the
@@ -36,7 +37,7 @@ func (l *looker) next(ctx context.Context) (from time.Time, due bool, err error)
 	}
 	began := time.Now()
 	from, now, due, err := l.look(ctx, begin)
-	dearly := time.Since(began) > dear
+	dearly := err == nil && l.isDear(ctx, time.Since(began))
 	switch {
 	case err != nil:
 		return from, false, err
@@ -56,6 +57,16 @@ func (l *looker) next(ctx context.Context) (from time.Time, due bool, err error)
 		l.looks = l.skip // there may be more of them
 	}
 	return from, due, nil
+}
+
+// isDear reports whether a look was dear that has taken so long: a far-away server is late with any answer.
+func (l *looker) isDear(ctx context.Context, took time.Duration) bool {
+	if took <= dear {
+		return false
+	}
+	began := time.Now()
+	_ = l.db.PingContext(ctx) // the next statement tells of what is wrong
+	return took-time.Since(began) > dear
 }
 
 // look is one statement, and all that an idle relay asks: where the first row is that is due, from begin on. It reads
