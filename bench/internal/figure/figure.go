@@ -318,6 +318,7 @@ type Contestant struct {
 	Rounds []float64          `json:"rounds"`
 	CPU    map[string]float64 `json:"cpu_us_per_delivery"`
 	Busy   float64            `json:"cores_busy"`
+	Quiet  int                `json:"quiet_rounds"` // of Rounds
 }
 
 // Contestants are all, in the order of their first round.
@@ -332,9 +333,34 @@ func (t *Results) Contestants() (all []Contestant) {
 		all = append(all, Contestant{
 			Name: r.Contestant, Rate: round(Median(rates)), Spread: spread(rates), Rounds: rounded(rates),
 			CPU: t.cpu(r.Contestant), Busy: round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
+			Quiet: t.quiet(rounds),
 		})
 	}
 	return all
+}
+
+// quiet is how many of these rounds were on a quiet machine: fixed work took no more than 1.2 times as long before and
+// after them as it did around the best round of the run.
+func (t *Results) quiet(rounds []run.Round) (n int) {
+	const most = 1.2
+	best := run.Fixed{}
+	for _, r := range t.Rounds {
+		for name, took := range r.Fixed {
+			if least, ok := best[name]; !ok || took < least {
+				best[name] = took
+			}
+		}
+	}
+	for _, r := range rounds {
+		loud := len(r.Fixed) == 0
+		for name, took := range r.Fixed {
+			loud = loud || took > most*best[name]
+		}
+		if !loud {
+			n++
+		}
+	}
+	return n
 }
 
 func pick[T any](rounds []T, value func(T) float64) (all []float64) {

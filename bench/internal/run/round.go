@@ -75,6 +75,8 @@ type Round struct {
 	Total      int64              `json:"applied_in_all"`      // checked against the stock
 	Cut        bool               `json:"cut,omitempty"`       // a round to the end that took too long
 	Pages      map[string]float64 `json:"pages_ms,omitempty"`  // the longest time of each page that was looked at
+	// Fixed is what fixed pieces of work took just before and just after, the longer times.
+	Fixed Fixed `json:"fixed_ms,omitempty"`
 	// NotMeasured, if not empty, says why there is no more than the name.
 	NotMeasured string `json:"not_measured,omitempty"`
 }

@@ -111,12 +111,14 @@ func (r *Runner) once(c Contestant) (round Round) {
 	began := time.Now()
 	f.Sow(r.sowing(c), r.seed())
 	sown := time.Since(began)
+	before := fixedWork()
 	err := must.Catch(func() { round = r.measure(c, f) })
 	if errors.Is(err, errTooShort) {
 		expected, _ := r.expected(c)
 		r.learn(c, 2*expected)
 	}
 	must.OK(err)
+	round.Fixed = before.longer(fixedWork())
 	r.learn(c, round.Rate)
 	fmt.Fprintf(r.Out, "  %s  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
 		time.Since(began).Round(time.Second/10))

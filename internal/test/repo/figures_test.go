@@ -23,8 +23,9 @@ type results struct {
 		Versions map[string]string `json:"versions"`
 	} `json:"machine"`
 	Contestants []struct {
-		Name      string  `json:"name"`
-		PerSecond float64 `json:"per_second"`
+		Name      string             `json:"name"`
+		PerSecond float64            `json:"per_second"`
+		CPU       map[string]float64 `json:"cpu_us_per_delivery"`
 	} `json:"contestants"`
 }
 
@@ -61,8 +62,7 @@ func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {
 	generated(t, "docs/scaling.md", "<!-- figures: bench/results.json -->\n", "<!-- end of figures -->",
 		r.machine()+"\n"+r.speeds()+"\n"+figureHead+figures(t, all, shown))
 	generated(t, "README.md", "<!-- summary: bench/results.json -->\n", "<!-- end of summary -->",
-		r.machine()+"\n"+figureHead+"| messages a second | "+thousands(r.speed("rollbackd"))+" | |\n"+
-			figures(t, all, summary))
+		r.machine()+"\n"+figureHead+r.cost()+figures(t, all, summary))
 }
 
 // shownContestants are those whose speed is in docs/scaling.md.
@@ -73,15 +73,6 @@ var shownContestants = []string{
 
 const figureHead = "| figure | measured | goal |\n|---|---|---|\n"
 
-func (r results) speed(of string) float64 {
-	for _, c := range r.Contestants {
-		if c.Name == of {
-			return c.PerSecond
-		}
-	}
-	return 0
-}
-
 func (r results) machine() string {
 	m := r.Machine
 	mysql := strings.Replace(m.Versions["mysql"], "-MariaDB", " (MariaDB) ", 1)
@@ -91,13 +82,35 @@ func (r results) machine() string {
 		r.Run.Started[:len("2026-01-02")])
 }
 
+// speeds has what a message costs all processes too: others who work on the machine change that least.
 func (r results) speeds() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| messages a second | |\n|---|---|\n")
+	fmt.Fprintf(&b, "| | messages a second | µs of CPU each |\n|---|---|---|\n")
 	for _, name := range shownContestants {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, thousands(r.speed(name)))
+		speed, cpu := r.of(name)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, speed, cpu)
 	}
 	return b.String()
+}
+
+func (r results) of(contestant string) (speed, cpu string) {
+	for _, c := range r.Contestants {
+		if c.Name == contestant {
+			us := c.CPU["client"] + c.CPU["mysql"] + c.CPU["rabbitmq"] + c.CPU["redis"]
+			return thousands(c.PerSecond), thousands(us)
+		}
+	}
+	return "", ""
+}
+
+func (r results) cost() string {
+	speed, cpu := r.of("rollbackd")
+	row := fmt.Sprintf("| messages a second; µs of CPU each | %s; %s", speed, cpu)
+	for i, name := range []string{"plain_each", "classic_64", "watermill_64"} {
+		_, cpu := r.of(name)
+		row += fmt.Sprintf("%s%s: %s", []string{" (", ", ", ", "}[i], name, cpu)
+	}
+	return row + ") | |\n"
 }
 
 func figures(t *testing.T, all map[string]json.RawMessage, keys []string) string {
