@@ -3,10 +3,12 @@ package consumer
 import (
 	"cmp"
 	"crypto/tls"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // Off switches off what has a default: [Config].MaxDead, BatchLinger and LogRetention.
@@ -53,6 +56,10 @@ type Config struct {
 	// Migrate makes or updates the consumer log's tables before anything is consumed. Without it, tables that are
 	// missing or old end Run with [dedup.ErrSchema].
 	Migrate bool
+	// Outbox has Run relay what package outbox has put into the schema of the consumer log, by handlers and by services
+	// there: the messages go to Exchange, with the first of RoutingKeys, where they name no other place. Migrate makes its
+	// table too; without it, a table that is missing ends Run with [outbox.ErrSchema]. One Registerer takes one relay.
+	Outbox bool
 
 	// Group is the first part of every identity: messages of two groups never meet. 1 to 100 bytes. Default: Queue, so
 	// that two handlers never take each other's messages for done. (The daemon's own default is stock-rollback.)
@@ -392,6 +399,28 @@ func (c Config) Letters(db *gorm.DB) (*deadletter.Letters, error) {
 	}
 	_, letters, err := c.withDefaults().letters(db, "letters")
 	return letters, err
+}
+
+// RoutingKey is where a message of the outbox goes that does not say it: the first of RoutingKeys, unless that is a
+// pattern; then nowhere.
+func (c Config) RoutingKey() string {
+	first := c.withDefaults().RoutingKeys
+	if len(first) == 0 || strings.ContainsAny(first[0], "*#") {
+		return ""
+	}
+	return first[0]
+}
+
+// Relay is what a relay is told that sends as Outbox has it, to run one in a process of its own by [relay.New]. db is a
+// pool on the schema of the outbox, for [relay.Connections]; it stays the caller's.
+func (c Config) Relay(db *sql.DB) relay.Config {
+	const mostOfBatch, share = 8 << 20, 16 // bodies of four batches are in memory twice: half of MemoryBudget
+	c = c.withDefaults()
+	return relay.Config{
+		DB: db, AMQPURLs: c.AMQPURLs, CurrentAMQPURLs: c.Fresh.AMQPURLs, AMQPTLS: c.AMQPTLS, Exchange: c.Exchange,
+		RoutingKey: c.RoutingKey(), BatchSum: int(min(mostOfBatch, c.MemoryBudget/share)), DrainTimeout: c.DrainTimeout,
+		Logger: c.Logger, Metrics: c.Registerer,
+	}
 }
 
 // statementTimeout is how long a statement's answer is waited for. It is longer than a handler may take: which one ends

@@ -11,12 +11,14 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // Options are what [New] works with in place of what [Open] makes.
 type Options struct {
 	// DB holds the consumer log and the handler's tables; [dedup.Open] makes one with the settings that are needed. Its
-	// pool must allow more than 2 × Lanes connections, and twelve more unless KeeperDB is set.
+	// pool must allow more than 2 × Lanes connections, twelve more unless KeeperDB is set, and those of the relay of an
+	// Outbox.
 	DB *gorm.DB
 	// KeeperDB is the keeper's pool. Nil: DB, so that what it does may take connections from lanes, and a statement of its
 	// waits for locks as long as a handler's.
@@ -28,7 +30,8 @@ type Options struct {
 	// Config.LockTTL and DoneTTL.
 	Lock lock.Locker
 
-	lockName string // of the dependency that the lock's server is; empty: DependencyRedis
+	lockName string   // of the dependency that the lock's server is; empty: DependencyRedis
+	relayDB  *gorm.DB // nil: no relay
 }
 
 // Consumer consumes a queue. Make one with [Open] or [New], run it once.
@@ -48,6 +51,9 @@ func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	if o.DB == nil {
 		return nil, errors.New("consumer configuration: Options need a DB; Open makes one")
 	}
+	if cfg.Outbox {
+		o.relayDB = o.DB
+	}
 	c, err := newConsumer(cfg, h, o)
 	if err != nil {
 		return nil, err
@@ -66,6 +72,15 @@ func newConsumer(cfg Config, h Handler, o Options) (*Consumer, error) {
 	if reg.err != nil {
 		return nil, fmt.Errorf("consumer metrics of queue %s, of which a Registerer takes one consumer: %w", cfg.Queue,
 			reg.err)
+	}
+	if o.relayDB != nil {
+		pool, err := o.relayDB.DB()
+		if err == nil {
+			e.relay, err = relay.New(cfg.Relay(pool))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("consumer: the relay of the outbox: %w", err)
+		}
 	}
 	return &Consumer{engine: e, db: o.DB}, nil
 }
@@ -95,6 +110,12 @@ func (c *Consumer) State() State {
 		}
 		*names = append(*names, without)
 		slices.Sort(*names)
+	}
+	if c.relay != nil {
+		for _, miss := range c.relay.State().Misses {
+			s.Degraded = append(s.Degraded, "outbox: "+miss)
+		}
+		slices.Sort(s.Degraded)
 	}
 	return s
 }

@@ -110,7 +110,7 @@ func (c Config) suits(first Config) error {
 		{"LockTTL", c.LockTTL == first.LockTTL}, {"DoneTTL", c.DoneTTL == first.DoneTTL},
 		{"LogRetention", c.LogRetention == first.LogRetention}, {"MaxReplays", c.MaxReplays == first.MaxReplays},
 		{"CompensateAfter", c.CompensateAfter == first.CompensateAfter},
-		{"WithoutKeeper", c.WithoutKeeper == first.WithoutKeeper},
+		{"WithoutKeeper", c.WithoutKeeper == first.WithoutKeeper}, {"Outbox", c.Outbox == first.Outbox},
 	} {
 		if !field.same {
 			return fmt.Errorf("consumer configuration: %s differs from that of queue %s, with which it is shared", field.name,

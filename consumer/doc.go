@@ -7,10 +7,11 @@
 // copy of their message; no policy with TTL, max-length or expiry stands on the main queue or the dead-letter queue. A
 // handler that acts outside the transaction gets at-least-once. Order is not promised.
 //
-// To use it: give [Open] the servers, a queue's name and a [Handler], and call [Consumer.Run]. The example of Open is a
-// whole program; what [Config] leaves zero takes a default. [OpenAll] is for several queues, and [New] for a pool of
-// your own. `rollbackd dlq` and `rollbackd log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM,
-// RETRY_DELAYS and MAX_ATTEMPTS say what its Config says; its Group is the queue's name unless it says another one.
+// To use it: give [Run] the servers, a queue's name and a [Handler]. Its example is a whole program, and
+// docs/library.md begins with a producer, a handler and their test; what [Config] leaves zero takes a default. [Open]
+// is for who asks for [Consumer.State], [OpenAll] for several queues, and [New] for a pool of your own. `rollbackd dlq`
+// and `rollbackd log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM, RETRY_DELAYS and
+// MAX_ATTEMPTS say what its Config says; its Group is the queue's name unless it says another one.
 //
 // The front door is in open.go, consumer.go, consumers.go and config.go, and what is done beside the engines in
 // beside.go; what the engine's parts share is in engine.go. The way of one delivery reads from top to bottom:

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // engine is what the sessions, workers and attempts of a process share. It must not know who runs it, nor migrate, keep
@@ -31,6 +32,7 @@ type engine struct {
 	effects   *effects
 	service   *service // nil: the handler writes in a transaction
 	locks     *locks
+	relay     *relay.Relay // nil: none
 
 	// What is seen of it.
 	metrics *metrics

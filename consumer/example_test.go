@@ -13,7 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 )
 
-// docs/library.md shows this handler; internal/test/repo holds the two together.
+// A handler of one message says what became of it.
 func ExampleEach() {
 	handler := consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		freed := tx.Exec("UPDATE seat SET taken = 0 WHERE booking = ? AND taken = 1", m.Key) // Key is the message's
@@ -29,19 +29,16 @@ func ExampleEach() {
 }
 
 // A whole program: it makes the consumer log, the exchange and the queues, consumes until SIGTERM, and drains.
-func ExampleOpen() {
+func ExampleRun() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	release := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		return tx.Exec("UPDATE seat SET taken = 0 WHERE booking = ?", m.Key).Error
 	}
-	c, err := consumer.Open(ctx, consumer.Config{
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: os.Getenv("MYSQL_DSN"), AMQPURLs: []string{os.Getenv("AMQP_URL")}, Queue: "seats.release", Migrate: true,
 	}, consumer.Each(release))
 	if err != nil {
 		log.Fatal(err)
-	}
-	if err := c.Run(ctx); err != nil {
-		log.Print(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer/internal/admission"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Names of the dependencies in [State] and in the metric rollbackd_dependency_up.
@@ -94,6 +95,14 @@ var dos = map[string]string{
 	DependencyService:  "see that the service runs and does what the error lacks; messages wait in RabbitMQ",
 }
 
+// doOf is what a person can do while a dependency says err, or nothing.
+func doOf(what string, err error) string {
+	if what == DependencyMySQL && (mysqldb.NoTable(err) || mysqldb.NoColumn(err)) {
+		return "make it: `rollbackd migrate`, or Migrate in the Config, makes what is rollbackd's; nothing is lost"
+	}
+	return dos[what]
+}
+
 // laneClock is when a lane last moved, in Unix nanoseconds; 0 while it has no batch. Its lane writes it.
 type laneClock struct{ at atomic.Int64 }
 
@@ -137,7 +146,7 @@ func (h *health) ends(what degradation) (after time.Duration, known bool) {
 func (h *health) missing(ctx context.Context, what string, err error) {
 	since, known, longAgo := h.begins(degradation{why: what}, err)
 	said := []any{"err", err}
-	if do := dos[what]; do != "" {
+	if do := doOf(what, err); do != "" {
 		said = append(said, "do", do)
 	} else {
 		longAgo = false

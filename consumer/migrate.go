@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // migrateAndConsume is the work of a run.
@@ -26,9 +27,12 @@ func (c *Consumer) migrateAndConsume(intake, work context.Context) error {
 
 // migrate makes or updates the tables of the log. MySQL is waited for; what it answers is for a person.
 func (c *Consumer) migrate(ctx context.Context) error {
-	var extra []dedup.MigrationSet // of a lock that is in MySQL
+	var extra []dedup.MigrationSet // of a lock that is in MySQL, and of the outbox
 	if c.cfg.Lock == lock.KindMySQL {
 		extra = append(extra, dedup.MigrationSet{Name: lockers.MigrationSet, Files: lockers.Migrations()})
+	}
+	if c.relay != nil {
+		extra = append(extra, outbox.Sets().Extra...)
 	}
 	for pause := newBackOff(); ; {
 		err := dedup.Migrate(ctx, c.db, dedup.MigrateOptions{

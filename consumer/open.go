@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // Open checks cfg and makes a consumer that hands messages to h, with everything that it needs: the pools, the consumer
@@ -28,9 +29,19 @@ func Open(ctx context.Context, cfg Config, h Handler) (*Consumer, error) {
 	return all[0], nil
 }
 
+// Run is [Open] and then [Consumer.Run], for a program that needs nothing else of its consumer.
+func Run(ctx context.Context, cfg Config, h Handler) error {
+	c, err := Open(ctx, cfg, h)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
 // OpenAll is [Open] for several queues. Each member has its Config as for Open, best a copy of the first one's in which
-// Queue, Group, RoutingKeys, KeyFrom, LogTable, sizes or times differ. Servers, lock, retention and compensation are
-// the first one's, and the others must say the same; a Registerer that they leave out is the first one's too.
+// Queue, Group, RoutingKeys, KeyFrom, LogTable, sizes or times differ. Servers, lock, outbox, retention and
+// compensation are the first one's, and the others must say the same; a Registerer that they leave out is the first
+// one's too.
 //
 // What is shared: the pools of MySQL (of those with the same HandlerTimeout), the lock's connections, the connection
 // that watches the queues, and the keeper, which is elected for each Group and replays the letters of all its queues.
@@ -71,6 +82,11 @@ func openAll(ctx context.Context, members []Member) (b *beside, all []*Consumer,
 	if err := opened.lock(ctx, cfgs, &o); err != nil {
 		return nil, nil, err
 	}
+	if first.Outbox {
+		if o.relayDB, err = opened.mysql(ctx, first, relayPool()); err != nil {
+			return nil, nil, err
+		}
+	}
 	for i, cfg := range cfgs {
 		o.DB = pools[cfg.HandlerTimeout]
 		c, err := newConsumer(cfg, members[i].Handler, o)
@@ -78,6 +94,7 @@ func openAll(ctx context.Context, members []Member) (b *beside, all []*Consumer,
 			return nil, nil, err
 		}
 		all = append(all, c)
+		o.relayDB = nil // the first one relays
 	}
 	if b, err = newBeside(all, o.KeeperDB, o.Lock); err != nil {
 		return nil, nil, err
@@ -144,12 +161,15 @@ func (p *opening) mysql(ctx context.Context, cfg Config, o dedup.OpenOptions) (*
 }
 
 // MySQLConnections is how many connections of MySQL the consumer that [Open] makes has at most: those of its lanes,
-// those of what it may be elected for, and those of a lock in MySQL.
+// those of what it may be elected for, those of a relay, and those of a lock in MySQL.
 func (c Config) MySQLConnections() int {
 	c = c.withDefaults()
 	n := lanesPool(c).MaxOpen
 	if !c.WithoutKeeper {
 		n += keeperPool().MaxOpen
+	}
+	if c.Outbox {
+		n += relay.Connections
 	}
 	if c.Lock == lock.KindMySQL {
 		n += c.lockServers().Connections
@@ -183,4 +203,9 @@ func keeperPool() dedup.OpenOptions {
 		Program: rabbit.ConnectionName("keeper"), MaxOpen: operator.Connections, LockWait: lockWait,
 		ReadTimeout: timeout, WriteTimeout: timeout,
 	}
+}
+
+// relayPool are those of the relay's.
+func relayPool() dedup.OpenOptions {
+	return dedup.OpenOptions{Program: rabbit.ConnectionName("relay"), MaxOpen: relay.Connections}
 }

@@ -3,9 +3,11 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -135,4 +137,83 @@ func TestAnEventInConflictIsAFailedAttemptOfItsMessageAlone(t *testing.T) {
 		t.Errorf("the database is said to be in trouble:\n%s", log)
 	}
 	w.want("events", w.sent(), once(all...)) // with the one that waited
+}
+
+// Given a Config with an Outbox and an empty schema, when a handler puts messages, then Run has made the table and
+// sends them; without the table, and without Migrate, Run ends and says who makes it.
+func TestAConsumerRelaysItsOutbox(t *testing.T) {
+	w := newWorld(t)
+	events := w.broker.Name("events")
+	w.broker.DeclareExchange(w.cfg.Exchange, "topic")
+	w.broker.DeclareQueue(events, nil)
+	w.broker.Bind(events, "shelf.filled", w.cfg.Exchange)
+	cfg := w.opened(stack.MySQL(t))
+	cfg.Outbox = true
+	put := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		return outbox.Put(ctx, consumer.SQL(tx), eventOf(m))
+	}
+	c := must(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t)
+	stop := w.run(c)
+	w.eventually("it consumes", func() bool { return c.State().Consuming })
+	w.publish("{}", "a", "b")
+	w.eventually("the events", func() bool { return w.broker.Depth(events) == 2 })
+	ok(t, w.open(cfg.MySQLDSN).Exec("DROP TABLE rollbackd_outbox").Error)
+	w.eventually("the outbox is named", func() bool {
+		return slices.ContainsFunc(c.State().Degraded, func(why string) bool { return strings.HasPrefix(why, "outbox: ") })
+	})
+	ok(t, stop())
+
+	cfg.MySQLDSN, cfg.Migrate = w.direct, false // the log alone is there
+	err := must(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t).Run(t.Context())
+	if !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "rollbackd migrate --outbox") {
+		t.Errorf("Run = %v, want an error that says who makes the table of the outbox", err)
+	}
+}
+
+// Given a table that is missing when a message comes, whoever's it is, then the log names it, the message stays in the
+// queue and has no row; once the table is there the message is applied by its first attempt.
+func TestATableThatIsMissingIsNamedAndWaitedFor(t *testing.T) {
+	each(t, map[string]struct{ table, made string }{
+		"the handler's":    {"effect", "CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL)"},
+		"the outbox":       {"rollbackd_outbox", ""},
+		"the consumer log": {"consumer_log", "RENAME TABLE gone TO consumer_log"},
+	}, func(t *testing.T, w *world, missing struct{ table, made string }) {
+		w.doing(func(tx *gorm.DB, m consumer.Message) error {
+			if missing.table != "rollbackd_outbox" {
+				return nil
+			}
+			return outbox.Put(tx.Statement.Context, consumer.SQL(tx), eventOf(m))
+		})
+		w.cfg.GiveBackAfter = 200 * time.Millisecond
+		r := w.start()
+		w.recovered(r)
+		switch missing.table {
+		case "consumer_log":
+			w.exec("RENAME TABLE consumer_log TO gone")
+		case "effect":
+			w.exec("DROP TABLE effect")
+		}
+		w.publish("{}", "order")
+		said := func() bool {
+			log := w.logs.String()
+			return strings.Contains(log, "waiting for mysql") && strings.Contains(log, "."+missing.table+"' doesn't exist") &&
+				strings.Contains(log, "do=\"make it: `rollbackd migrate`")
+		}
+		w.eventually("the log says what is missing", said)
+		w.eventually("the delivery was given back, and waits", func() bool {
+			return strings.Contains(w.logs.String(), `msg="deliveries given back"`) &&
+				w.broker.Depth(w.cfg.Queue)+w.broker.Unacked(w.cfg.Queue) == 1
+		})
+		if missing.table != "consumer_log" {
+			is(w, "rows", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status <> 0"), 0)
+		}
+		if missing.made != "" {
+			w.exec(missing.made)
+		} else {
+			ok(t, outbox.Migrate(t.Context(), w.open(stack.ForMigrations(t, w.direct))))
+		}
+		w.recovered(r)
+		w.applied("order")
+		w.wantRow("order", wanted{Attempts: 1})
+	})
 }

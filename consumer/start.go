@@ -109,6 +109,9 @@ func (c *engine) consume(intake, work context.Context) error {
 	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
 		group.Go(func() error { return s.sessions(intake, work) })
 	}
+	if c.relay != nil {
+		group.Go(func() error { return c.relay.Run(intake) })
+	}
 	return group.Wait()
 }
 

@@ -58,8 +58,6 @@ type Config struct {
 	// HTTPTLSCAFile, HTTPTLSCertFile and HTTPTLSKeyFile are PEM files: who signs the service's certificate, and the
 	// client's own; empty: the system's list, and none.
 	HTTPTLSCAFile, HTTPTLSCertFile, HTTPTLSKeyFile string
-	// Outbox: a relay of the outbox works beside the engine.
-	Outbox bool
 	// EmptyRollback says what a rollback without its reservation is: retry or refuse.
 	EmptyRollback string
 	// Emit is the event that the built-in handler puts into the outbox; empty: none.

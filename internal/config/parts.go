@@ -3,8 +3,6 @@ package config
 // What other packages are told of the settings, beside what the engine takes as it is.
 
 import (
-	"strings"
-
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
@@ -34,19 +32,10 @@ func (c Config) Migrations() dedup.MigrateOptions {
 func (c Config) MySQLConnections() int {
 	n := c.Config.MySQLConnections()
 	for _, other := range c.beside {
-		other.WithoutKeeper = true // there is one for all
+		other.WithoutKeeper, other.Outbox = true, false // there is one for all
 		n += other.Config.MySQLConnections()
 	}
 	return n
-}
-
-// RoutingKey is where a message of the outbox goes that does not say it: the first of ROUTING_KEYS, unless that is a
-// pattern; then nowhere.
-func (c Config) RoutingKey() string {
-	if len(c.RoutingKeys) == 0 || strings.ContainsAny(c.RoutingKeys[0], "*#") {
-		return ""
-	}
-	return c.RoutingKeys[0]
 }
 
 // OwnTables are the tables that rollbackd has in the schema of ROLLBACKD_MYSQL_DSN, those of a lock there too, and

@@ -105,11 +105,6 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	if d.engine, err = consumer.OpenAll(ctx, members...); err != nil {
 		return d, err
 	}
-	if cfg.Outbox {
-		if d.relay, err = store.OpenRelay(ctx, d.cfg, 0, log, d.registry); err != nil {
-			return d, err
-		}
-	}
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
@@ -137,7 +132,7 @@ func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
 // NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
 func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
 	d, fresh := prepared(ctx, cfg, log, o)
-	d.relay, err = store.OpenRelay(ctx, d.cfg, cfg.Retention(), log, d.registry)
+	d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry)
 	if err != nil || cfg.HTTPAddr == "" {
 		return d, err
 	}
@@ -252,23 +247,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, desk := range d.desks {
 		wg.Go(func() { desk.Work(working) })
 	}
-	relayed := make(chan error, 1)
-	if d.relay != nil {
-		wg.Go(func() {
-			defer stopWork() // when it cannot work at all, nobody else goes on
-			relayed <- d.relay.Run(working)
-		})
-	} else {
-		relayed <- nil
-	}
 	var err error
-	if d.engine == nil {
-		<-working.Done()
+	if d.relay != nil {
+		err = d.relay.Run(working)
 	} else if err = errors.Join(d.checkHandlers(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
 		err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
 	}
 	stopWork()
-	err = errors.Join(err, <-relayed)
 	stopPages()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())
@@ -319,19 +304,13 @@ const (
 )
 
 func (d *Daemon) health() admin.Readiness {
-	var missed []string
 	if d.relay != nil {
 		r := d.relay.State()
-		if d.engine == nil {
-			return admin.Readiness{
-				Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: r.Working, Draining: r.Draining, Waiting: r.Misses,
-			}
-		}
-		for _, miss := range r.Misses {
-			missed = append(missed, "outbox: "+miss)
+		return admin.Readiness{
+			Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: r.Working, Draining: r.Draining, Waiting: r.Misses,
 		}
 	}
-	r := admin.Readiness{Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: true, Degraded: missed}
+	r := admin.Readiness{Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: true}
 	members := d.engine.Members()
 	for i, queue := range d.cfg.All() {
 		s := members[i].State()
@@ -353,11 +332,12 @@ func (d *Daemon) health() admin.Readiness {
 	return r
 }
 
-// named says of what is amiss with one of several queues of which. What is said of a queue begins with its name.
+// named says of what is amiss with one of several queues of which. What is said of a queue begins with its name, and
+// the outbox is that of all.
 func named(s consumer.State, queue string) consumer.State {
 	for _, all := range [][]string{s.Paused, s.Degraded} {
 		for i, text := range all {
-			if what, why, _ := strings.Cut(text, ": "); !strings.HasPrefix(what, queue) {
+			if what, why, _ := strings.Cut(text, ": "); what != "outbox" && !strings.HasPrefix(what, queue) {
 				all[i] = what + " of " + queue + ": " + why
 			}
 		}

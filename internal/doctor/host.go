@@ -10,8 +10,8 @@ import (
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
-	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // lookAtSettings says what settings mean together; each by itself was checked when they were read.
@@ -44,12 +44,9 @@ func lookAtHost(_ context.Context, a *area) {
 // those of what persons do and look at, and those with which the pages look at a lock in MySQL.
 func (a *area) mysqlConnections() int {
 	if a.ofRelay {
-		return store.RelayConnections
+		return relay.Connections
 	}
 	n := a.MySQLConnections()
-	if a.Outbox {
-		n += store.RelayConnections
-	}
 	if a.HTTPAddr != "" {
 		n += operator.Connections + view.Connections
 		if a.Lock == lock.KindMySQL {

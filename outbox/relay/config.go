@@ -15,9 +15,15 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
+// Connections is how many connections of MySQL a relay has at most, with the default InFlight.
+const Connections = defaultInFlight + 2
+
+const defaultInFlight = 4
+
 // Config is what a [Relay] needs. What is zero takes the default named at its field.
 type Config struct {
-	// DB is connected to the schema of the outbox. A relay uses as many connections as InFlight, and two more.
+	// DB is connected to the schema of the outbox. A relay uses as many connections as InFlight, and two more:
+	// [Connections].
 	DB *sql.DB
 	// AMQPURLs are tried one after the other, beginning at a random one. CurrentAMQPURLs, if set, is asked before each
 	// connection instead: their passwords may have changed.
@@ -57,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.BatchSize = cmp.Or(c.BatchSize, 1000)
-	c.InFlight = cmp.Or(c.InFlight, 4)
+	c.InFlight = cmp.Or(c.InFlight, defaultInFlight)
 	c.BatchSum = cmp.Or(c.BatchSum, 8<<20)
 	c.ParkAfter = cmp.Or(c.ParkAfter, 24*time.Hour)
 	c.DrainTimeout = min(cmp.Or(c.DrainTimeout, c.Lease), c.Lease)

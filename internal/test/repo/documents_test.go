@@ -22,12 +22,11 @@ func TestSettingsPageHoldsTheTable(t *testing.T) {
 }
 
 func TestThePagesShowTheExamples(t *testing.T) {
-	for page, example := range map[string][2]string{
-		"README.md":       {"func ExampleOpen() {\n", "\n}\n"},
-		"docs/library.md": {"func ExampleEach() {\n", "\n\t_ = handler\n"},
-	} {
-		want := between(t, "consumer/example_test.go", example[0], example[1])
-		generated(t, page, "```go\n", "```", strings.ReplaceAll(strings.TrimPrefix(want, "\t"), "\n\t", "\n")+"\n")
+	want := between(t, "consumer/example_test.go", "func ExampleRun() {\n", "\n}\n")
+	generated(t, "README.md", "```go\n", "```", strings.ReplaceAll(strings.TrimPrefix(want, "\t"), "\n\t", "\n")+"\n")
+	for _, name := range []string{"seats/main.go", "mails/main.go", "seats/main_test.go"} {
+		program := "deploy/examples/library/" + name
+		generated(t, "docs/library.md", "<!-- program: "+program+" -->\n```go\n", "```", read(t, program))
 	}
 }
 

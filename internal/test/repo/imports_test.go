@@ -52,8 +52,8 @@ var arrows = []arrow{
 		"what a test sees must be the engine's own: it gives it a database, a clock and queues, and decides nothing"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
 		"internal/limits", "internal/lockers", "internal/mysqldb", "lock", "internal/rabbit",
-		"internal/strictjson", "internal/wire"},
-		"it serves any handler: it must not know stock, nor read the environment; letters and keeper it only sets up"},
+		"internal/strictjson", "internal/wire", "outbox"},
+		"it serves any handler: it must not know stock, nor read the environment; letters, keeper and relay it only sets up"},
 	{"deadletter", []string{"dedup", "internal/certs", "internal/mysqldb", "internal/rabbit", "internal/wire"},
 		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
 	{"internal/operator", []string{"deadletter", "dedup", "internal/mysqldb", "internal/rabbit", "internal/screen",
@@ -132,8 +132,8 @@ var arrows = []arrow{
 		"it shows what a user does, with servers of its own"},
 	{"internal/test/prometheus", nil, "its tests look at the real binary through a real Prometheus"},
 	{"internal/test/repo", nil, "it looks at the repository from outside"},
-	{"deploy", []string{"outbox", "stock"}, "files to deploy, tests that they are true, and examples, which import what " +
-		"a shop would"},
+	{"deploy", []string{"consumer", "outbox", "stock"}, "files to deploy, tests that they are true, and examples, which " +
+		"import what a shop would"},
 }
 
 // bans are modules which a package must not link, not even through others.

@@ -1,0 +1,94 @@
+package library_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// Given the programs with which docs/library.md begins, when a booking is cancelled, then its seat is free and its
+// customer is told so, each once; both programs drain at SIGTERM.
+func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
+	dsn := stack.MySQL(t)
+	broker := stack.AMQP(t)
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	tables, err := os.ReadFile("tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./seats", "./mails")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	command := func(name string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(bin, name), args...)
+		cmd.Env = append(os.Environ(), "MYSQL_DSN="+dsn, "AMQP_URL="+broker.URL)
+		cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+		return cmd
+	}
+	for _, name := range []string{"seats", "mails"} {
+		broker.Track(name, name+".dead", name+".backstop", name+".retry.1s", name+".retry.5s", name+".retry.30s",
+			name+".retry.2m")
+		cmd := command(name)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%s ended with %v", name, err)
+			}
+		})
+		poll.Until(t, name+" consumes", func() bool { return broker.Consumers(name) > 0 })
+	}
+	number := func(query string) (n int) {
+		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 2 { // the second time it is a duplicate, or is still on its way
+		if err := command("seats", "b1").Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll.Until(t, "the mail", func() bool {
+		return number("SELECT COUNT(*) FROM mail") > 0 && number("SELECT COUNT(*) FROM rollbackd_outbox") == 0
+	})
+	for query, want := range map[string]int{
+		"SELECT COUNT(*) FROM mail WHERE booking = 'b1' AND text = 'your seat is free again'": 1,
+		"SELECT COUNT(*) FROM mail":                                   1,
+		"SELECT COUNT(*) FROM seen WHERE tag = 'seat.free'":           1,
+		"SELECT COUNT(*) FROM seat WHERE booking IS NULL":             1,
+		"SELECT COUNT(*) FROM booking WHERE cancelled":                1,
+		"SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1": 2,
+	} {
+		if n := number(query); n != want {
+			t.Errorf("%s: %d, want %d", query, n, want)
+		}
+	}
+}
