@@ -95,6 +95,15 @@ func (c *Consumer) Run(ctx context.Context) error { return c.beside.while(ctx, c
 
 func (c *Consumer) work(ctx context.Context) error { return errors.Join(c.run(ctx), c.runner.Left()) }
 
+// Config is what c works by: what it was given, with the defaults filled in.
+func (c *Consumer) Config() Config {
+	cfg := c.cfg
+	for _, number := range cfg.numbers() {
+		number.Keep()
+	}
+	return cfg
+}
+
 // Close closes what [Open] opened. Run does it at its end; it is for a Consumer that is never run.
 func (c *Consumer) Close() error { return c.beside.close() }
 

@@ -26,18 +26,26 @@ type (
 
 // Options are where a [Site] answers, to whom, and with what.
 type Options struct {
-	Addr    string // host:port; port 0 takes a free one
+	Addr    string // host:port; port 0 takes a free one; "": it is mounted in somebody's server
 	Version string // of the program, for its pages
 	Guard   server.GuardOptions
 	View    view.Options
-	Metrics *prometheus.Registry // for the guard and the view too, as are the view's logger and health for the others
-	Debug   http.Handler         // at /debug/pprof/, for who may act
-	Bare    bool                 // neither pages nor API: the view says health and log alone
+	Metrics Metrics      // for the guard and the view too, as are the view's logger and health for the others
+	Debug   http.Handler // at /debug/pprof/, for who may act; nil: nothing is there
+	Bare    bool         // neither pages nor API: the view says health and log alone
 }
 
-// Site answers on one address.
+// Metrics are shown, and take those of the site.
+type Metrics interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
+// Site answers on one address, or as a handler.
 type Site struct {
-	server *server.Server
+	http.Handler // nil with an address
+
+	server *server.Server // nil without
 	view   *view.View
 	pages  *pages.Pages
 }
@@ -50,7 +58,7 @@ func Pool() dedup.OpenOptions {
 	}
 }
 
-// Open binds the address. It asks no server yet.
+// Open binds the address, if there is one. It asks no server yet.
 func Open(ctx context.Context, o Options) (*Site, error) {
 	log := o.View.Logger
 	o.Guard.Metrics, o.Guard.Logger = o.Metrics, log
@@ -62,7 +70,10 @@ func Open(ctx context.Context, o Options) (*Site, error) {
 		return nil, err
 	}
 	s := &Site{}
-	guarded := map[string]http.Handler{"/debug/pprof/": guard.Protect(server.Act, o.Debug)}
+	guarded := map[string]http.Handler{}
+	if o.Debug != nil {
+		guarded["/debug/pprof/"] = guard.Protect(server.Act, o.Debug)
+	}
 	if !o.Bare {
 		o.View.Metrics = o.Metrics
 		s.view = view.New(o.View)
@@ -71,23 +82,31 @@ func Open(ctx context.Context, o Options) (*Site, error) {
 		guarded["/"] = s.pages                                            // which guard themselves, page by page
 		guarded[api.Prefix], guarded[api.Prefix+"/"] = programs, programs // which does so too
 	}
-	s.server, err = server.Listen(ctx, server.Options{
+	answers := server.Options{
 		Addr: o.Addr, Health: o.View.Health, Metrics: o.Metrics, Guard: guard, Logger: log, Guarded: guarded,
-	})
+	}
+	if o.Addr == "" {
+		s.Handler = server.Mounted(answers)
+		return s, nil
+	}
+	s.server, err = server.Listen(ctx, answers)
 	return s, err
 }
 
 // Addr is the bound address.
 func (s *Site) Addr() string { return s.server.Addr() }
 
-// Serve answers until ctx ends.
+// Serve answers until ctx ends; a mounted site answers by itself, and looks around until then.
 func (s *Site) Serve(ctx context.Context) error {
-	if s.view == nil {
-		return s.server.Serve(ctx)
+	if s.view != nil {
+		var watching sync.WaitGroup
+		watching.Go(func() { s.view.Run(ctx) })
+		defer watching.Wait()
+		defer context.AfterFunc(ctx, s.pages.End)()
 	}
-	var watching sync.WaitGroup
-	watching.Go(func() { s.view.Run(ctx) })
-	defer watching.Wait()
-	defer context.AfterFunc(ctx, s.pages.End)()
+	if s.server == nil {
+		<-ctx.Done()
+		return nil
+	}
 	return s.server.Serve(ctx)
 }

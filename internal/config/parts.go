@@ -12,6 +12,10 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
+// NoDatabase is what to do about a database that does not exist, or not for this user.
+const NoDatabase = "`migrate` makes tables only: make the database with CREATE DATABASE and give the user its " +
+	"rights, see docs/rights.md"
+
 // Migrations are the tables that this configuration needs: those of the consumer log, of the built-in handler, of a
 // lock that is in MySQL, and of an outbox.
 func (c Config) Migrations() dedup.MigrateOptions {

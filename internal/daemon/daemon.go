@@ -1,19 +1,15 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	_ "net/http/pprof" // whose pages are those of http.DefaultServeMux, which nobody else uses
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -21,30 +17,25 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/site"
 	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/internal/tracing"
 )
-
-// programName is how the commands are called that pages name.
-const programName = "rollbackd"
 
 // Daemon is one `rollbackd run`. Make it with [New], run it once.
 type Daemon struct {
 	cfg      config.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	engine   *consumer.Consumers  // a member for each of cfg.All; nil: the relay works alone
-	relay    *store.Relay         // of the outbox; nil: none
-	webhook  *deadletter.Webhook  // nil: none
-	site     *admin.Site          // nil without HTTP address, and no desk then
-	desks    []*operator.Operator // of each queue
-	closers  []func() error       // of what was opened beside the engine
-	spans    *tracing.Provider    // nil: none
-	checks   []handler.Check      // of handlers, before anything is consumed
+	engine   *consumer.Consumers // a member for each of cfg.All; nil: the relay works alone
+	relay    *store.Relay        // of the outbox; nil: none
+	webhook  *deadletter.Webhook // nil: none
+	site     *site.Site          // nil without HTTP address
+	spans    *tracing.Provider   // nil: none
+	checks   []handler.Check     // of handlers, before anything is consumed
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
 	unchecked    atomic.Pointer[string]
 	ignoreOldLog bool
@@ -105,10 +96,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	if d.engine, err = consumer.OpenAll(ctx, members...); err != nil {
 		return d, err
 	}
-	if cfg.HTTPAddr == "" {
-		return d, nil
-	}
-	return d, d.openSite(ctx, d.siteOptions(fresh, o.Version), o.Expected)
+	return d, d.openSite(ctx, fresh, o, false)
 }
 
 // handler makes that of a queue, and keeps its check.
@@ -132,13 +120,11 @@ func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
 // NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
 func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
 	d, fresh := prepared(ctx, cfg, log, o)
-	d.relay, err = store.OpenRelay(ctx, d.cfg, log, d.registry)
-	if err != nil || cfg.HTTPAddr == "" {
-		return d, err
+	d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
+	if err == nil {
+		err = d.openSite(ctx, fresh, o, true)
 	}
-	site := d.siteOptions(fresh, o.Version)
-	site.Bare = true
-	if d.site, err = admin.Open(ctx, site); err != nil {
+	if err != nil {
 		err = errors.Join(err, d.close())
 	}
 	return d, err
@@ -162,60 +148,27 @@ func prepared(
 	return d, fresh
 }
 
-// openSite makes what persons and programs look and act with, on pools of its own, so that what they do takes no
-// connection from a lane. It asks no server yet.
-func (d *Daemon) openSite(ctx context.Context, o admin.Options, expected operator.Query) error {
+// openSite makes what answers over HTTP, if there is an address for it; a bare one has neither pages nor API.
+func (d *Daemon) openSite(ctx context.Context, fresh func(key string) func() string, said Options, bare bool) error {
 	cfg := d.cfg
-	acts, err := d.open(ctx, "desk", operator.Pool())
-	if err != nil {
-		return err
+	if cfg.HTTPAddr == "" {
+		return nil
 	}
-	for _, queue := range cfg.All() {
-		of, err := acts.Of(queue)
-		if err != nil {
-			return err
-		}
-		desk, err := operator.New(operator.Options{
-			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: cfg.Retention(), Logger: d.log,
-			Drain: cfg.DrainTimeout, Expected: expected,
-		})
-		if err != nil {
-			return err
-		}
-		d.desks = append(d.desks, desk)
-	}
-	looks, err := d.open(ctx, "pages", admin.Pool()) // the engine has said what the DSN is warned of
-	if err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
-	o.View.Lookup, o.View.Letters, o.View.Desk, o.View.Elects = looks.Lookup, looks.Letters, d.desks[0], true
-	o.View.Names = operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName}
-	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
-	if o.View.Lock, err = looks.LockWords(ctx); err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
-	d.site, err = admin.Open(ctx, o)
-	return err
-}
-
-// siteOptions are what every daemon answers with, and to whom.
-func (d *Daemon) siteOptions(fresh func(key string) func() string, version string) admin.Options {
-	cfg := d.cfg
-	o := admin.Options{Addr: cfg.HTTPAddr, Version: version, Metrics: d.registry, Debug: http.DefaultServeMux}
+	o := site.Options{Expected: said.Expected}
+	o.Addr, o.Version, o.Metrics, o.Debug, o.Bare = cfg.HTTPAddr, said.Version, d.registry, http.DefaultServeMux, bare
 	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = fresh("ADMIN_TOKEN"), cfg.AdminTokensFile,
-		admin.Proxy(cfg.AdminProxy)
+		site.Proxy(cfg.AdminProxy)
 	o.Guard.BasePath = cfg.BasePath
 	o.View.Health, o.View.Logger = d.health, d.log
-	return o
-}
-
-// open opens the log beside the engine's own, until the daemon ends.
-func (d *Daemon) open(ctx context.Context, name string, o store.Options) (*store.Store, error) {
-	s, err := store.Open(ctx, d.cfg, name, o)
-	if err == nil {
-		d.closers = append(d.closers, s.Close)
+	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
+	for _, queue := range cfg.All() {
+		o.Queues = append(o.Queues, store.Queue{Config: queue.Config, OrderOf: handler.OrderOf(queue.Handler)})
 	}
-	return s, err
+	opened, err := site.Open(ctx, o)
+	if err == nil {
+		d.site = opened
+	}
+	return err
 }
 
 // Addr is the bound HTTP address, empty when there is none.
@@ -244,8 +197,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	working, stopWork := context.WithCancel(ctx)
 	defer stopWork()
-	for _, desk := range d.desks {
-		wg.Go(func() { desk.Work(working) })
+	if d.site != nil {
+		wg.Go(func() { d.site.Work(working) })
 	}
 	var err error
 	if d.relay != nil {
@@ -282,10 +235,9 @@ func (d *Daemon) close() error {
 		d.webhook.Close()
 	}
 	var errs []error
-	for _, end := range slices.Backward(d.closers) {
-		errs = append(errs, end())
+	if d.site != nil {
+		errs = append(errs, d.site.Close())
 	}
-	d.closers = nil
 	if d.engine != nil {
 		errs = append(errs, d.engine.Close())
 	}
@@ -295,62 +247,17 @@ func (d *Daemon) close() error {
 	return errors.Join(append(errs, d.spans.Close())...)
 }
 
-// A lane that stands still for so many handler timeouts, and at least for so long, counts as stuck. Whatever it asks of
-// a server has an end before that, also with the shortest timeouts; while it waits between two such questions it is not
-// counted. So a server that is away does not get the process restarted, and a stuck lane does, whatever else is away.
-const (
-	stuckAfter = 3
-	stuckLeast = 30 * time.Second
-)
-
-func (d *Daemon) health() admin.Readiness {
+func (d *Daemon) health() site.Readiness {
 	if d.relay != nil {
 		r := d.relay.State()
-		return admin.Readiness{
+		return site.Readiness{
 			Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: r.Working, Draining: r.Draining, Waiting: r.Misses,
 		}
 	}
-	r := admin.Readiness{Group: d.cfg.Group, Queue: d.cfg.Queue, Consuming: true}
-	members := d.engine.Members()
-	for i, queue := range d.cfg.All() {
-		s := members[i].State()
-		if len(members) > 1 {
-			s = named(s, queue.Queue)
-			r.Queues = append(r.Queues, admin.QueueReadiness{
-				Group: queue.Group, Queue: queue.Queue, Ready: s.Consuming && !s.Draining && len(s.Paused) == 0,
-			})
-		}
-		r.Consuming, r.Draining = r.Consuming && s.Consuming, r.Draining || s.Draining
-		r.Waiting, r.Degraded = append(r.Waiting, s.Paused...), append(r.Degraded, s.Degraded...)
-		r.Stuck = cmp.Or(r.Stuck, stuck(s.Still, queue.HandlerTimeout))
-	}
+	r := site.ReadinessOf(d.engine.Members())
 	if why := d.unchecked.Load(); why != nil {
 		r.Waiting = append(r.Waiting, *why)
 	}
 	slices.Sort(r.Waiting)
-	slices.Sort(r.Degraded)
 	return r
-}
-
-// named says of what is amiss with one of several queues of which. What is said of a queue begins with its name, and
-// the outbox is that of all.
-func named(s consumer.State, queue string) consumer.State {
-	for _, all := range [][]string{s.Paused, s.Degraded} {
-		for i, text := range all {
-			if what, why, _ := strings.Cut(text, ": "); what != "outbox" && !strings.HasPrefix(what, queue) {
-				all[i] = what + " of " + queue + ": " + why
-			}
-		}
-	}
-	return s
-}
-
-// stuck is why the process should be restarted; empty while it need not be.
-func stuck(still, handlerTimeout time.Duration) string {
-	limit := max(stuckAfter*handlerTimeout, stuckLeast)
-	if still <= limit {
-		return ""
-	}
-	return fmt.Sprintf("a lane, or a call of the handler, has not moved for %v, over %v (%d × ROLLBACKD_HANDLER_TIMEOUT, "+
-		"at least %v)", still.Round(time.Second), limit, stuckAfter, stuckLeast)
 }

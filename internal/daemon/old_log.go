@@ -40,7 +40,7 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 }
 
 func (d *Daemon) checkOldLog(ctx context.Context, queue config.Config) error {
-	s, err := store.Open(ctx, queue, "check", store.Options{MaxOpen: 1})
+	s, err := store.Open(ctx, store.Queue{Config: queue.Config}, "check", store.Options{MaxOpen: 1})
 	if err != nil {
 		return err
 	}

@@ -288,7 +288,7 @@ func (w *world) lockStock() (free func()) {
 // store is the log and the letters as a command has them, until the test ends.
 func (w *world) store(o dedup.OpenOptions) *store.Store {
 	w.t.Helper()
-	s := must(store.Open(w.t.Context(), w.config(), "test", o))(w.t)
+	s := must(store.Open(w.t.Context(), store.Queue{Config: w.config().Config}, "test", o))(w.t)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }

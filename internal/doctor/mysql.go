@@ -26,9 +26,6 @@ const (
 	classicTime = mysqlTimeout / 2
 	// locksPage says what to do about locks of others.
 	locksPage = "docs/operations.md#somebody-holds-rows"
-	// NoDatabase is what to do about a database that does not exist, or not for this user.
-	NoDatabase = "`migrate` makes tables only: make the database with CREATE DATABASE and give the user its rights, " +
-		"see " + rightsPage
 )
 
 func lookAtMySQL(ctx context.Context, a *area) {
@@ -49,7 +46,7 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	advice := orCertificates(err, "is it running there, and are user and password right? ROLLBACKD_MYSQL_DSN is "+
 		a.Shown("MYSQL_DSN"))
 	if mysqldb.NoDatabase(err) {
-		advice = NoDatabase + ". ROLLBACKD_MYSQL_DSN is " + a.Shown("MYSQL_DSN")
+		advice = config.NoDatabase + ". ROLLBACKD_MYSQL_DSN is " + a.Shown("MYSQL_DSN")
 	}
 	if a.failed("reachable", err, advice) {
 		return

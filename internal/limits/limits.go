@@ -43,6 +43,7 @@ func (o Of[T]) Check(name string, v T) error {
 // Field is a number of somebody's configuration.
 type Field struct {
 	Fill  func()       // gives it its default, and takes zero for what is off
+	Keep  func()       // undoes the latter, so that Fill leaves it as it is
 	Check func() error // see [Of.Check]
 }
 
@@ -51,6 +52,10 @@ func (o Of[T]) In(name string, v *T) Field {
 	return Field{func() {
 		if *v = cmp.Or(*v, o.Default); o.Off && *v == Off {
 			*v = 0
+		}
+	}, func() {
+		if o.Off && *v == 0 {
+			*v = Off
 		}
 	}, func() error { return o.Check(name, *v) }}
 }

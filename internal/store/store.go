@@ -1,6 +1,6 @@
-// Package store opens what the settings name for whoever works beside the engine, a command or the pages: the consumer
-// log on a pool of its own, the letters of the queue, and the lock to look at. It must not decide what is done with
-// them.
+// Package store opens what a consumer's Config names for whoever works beside the engine, a command or the pages: the
+// consumer log on a pool of its own, the letters of the queue, and the lock to look at. It must not decide what is done
+// with them, nor know where the Config comes from.
 package store
 
 import (
@@ -11,10 +11,9 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -24,31 +23,38 @@ import (
 // Options say how the pool is opened.
 type Options = dedup.OpenOptions
 
+// Queue is what is opened: a Config that is complete, and how the order is found that a body is about; nil: not at all.
+type Queue struct {
+	consumer.Config
+
+	OrderOf func(body []byte) (orderSN string, ok bool)
+}
+
 // Store is the consumer log, and the letters of the queue.
 type Store struct {
 	operator.Lookup
 
 	Pool     *sql.DB // that of DB
 	Letters  *deadletter.Letters
-	Warnings []string // of ROLLBACKD_MYSQL_DSN
+	Warnings []string // of the DSN
 
-	cfg  config.Config
+	cfg  consumer.Config
 	name string // of its connections
 	lock io.Closer
 }
 
 // Open makes a store for a command, which is named beside its connections. It asks no server yet.
-func Open(ctx context.Context, cfg config.Config, command string, o Options) (*Store, error) {
-	s := &Store{Lookup: operator.Lookup{Group: cfg.Group}, cfg: cfg, name: rabbit.ConnectionName(command)}
-	o.Program, o.CurrentDSN = s.name, cfg.Config.Fresh.MySQLDSN
+func Open(ctx context.Context, q Queue, command string, o Options) (*Store, error) {
+	s := &Store{Lookup: operator.Lookup{Group: q.Group}, cfg: q.Config, name: rabbit.ConnectionName(command)}
+	o.Program, o.CurrentDSN, o.TLS = s.name, q.Fresh.MySQLDSN, q.MySQLTLS
 	var err error
-	if s.DB, s.Warnings, err = dedup.Open(ctx, cfg.MySQLDSN, o); err != nil {
-		return nil, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
+	if s.DB, s.Warnings, err = dedup.Open(ctx, q.MySQLDSN, o); err != nil {
+		return nil, fmt.Errorf("MySQLDSN: %w", err)
 	}
 	if s.Pool, err = s.DB.DB(); err != nil {
 		return nil, fmt.Errorf("database handle: %w", err)
 	}
-	of, err := s.Of(cfg)
+	of, err := s.Of(q)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -56,14 +62,14 @@ func Open(ctx context.Context, cfg config.Config, command string, o Options) (*S
 }
 
 // Of is the store of another queue on the same pool, which s closes.
-func (s *Store) Of(cfg config.Config) (*Store, error) {
+func (s *Store) Of(q Queue) (*Store, error) {
 	of := *s
-	of.cfg, of.Group, of.OrderOf = cfg, cfg.Group, handler.OrderOf(cfg.Handler)
+	of.cfg, of.Group, of.OrderOf = q.Config, q.Group, q.OrderOf
 	var err error
-	if of.Records, err = dedup.NewLog(s.DB, cfg.LogOptions()); err == nil {
+	if of.Records, err = dedup.NewLog(s.DB, q.LogOptions()); err == nil {
 		of.Letters, err = deadletter.New(deadletter.Options{
-			Records: of.Records, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: s.cfg.Config.Fresh.AMQPURLs, Name: s.name,
-			Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
+			Records: of.Records, AMQPURLs: q.AMQPURLs, CurrentAMQPURLs: s.cfg.Fresh.AMQPURLs, AMQPTLS: q.AMQPTLS, Name: s.name,
+			Group: q.Group, Queue: q.Queue, KeyFrom: q.KeyFrom, Retention: max(0, q.LogRetention), MaxReplays: q.MaxReplays,
 		})
 	}
 	return &of, err
@@ -79,11 +85,14 @@ func (s *Store) Close() error {
 
 // LockWords says in words who holds a lock. It is asked for once at most.
 func (s *Store) LockWords(ctx context.Context) (func(context.Context, dedup.Identity) string, error) {
-	servers := s.cfg.LockServers(s.name)
+	c := s.cfg
+	servers := lockers.Servers{
+		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL, Name: s.name, Connections: 2,
+		CurrentRedisURL: c.Fresh.RedisURL, CurrentMySQLDSN: c.Fresh.MySQLDSN, RedisTLS: c.RedisTLS, MySQLTLS: c.MySQLTLS,
+	}
 	if servers.None() {
 		return func(context.Context, dedup.Identity) string { return operator.NoLock }, nil
 	}
-	servers.CurrentRedisURL, servers.CurrentMySQLDSN = s.cfg.Config.Fresh.RedisURL, s.cfg.Config.Fresh.MySQLDSN
 	locker, err := lockers.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err

@@ -119,6 +119,19 @@ func (o Options) handler() http.Handler {
 	return mux
 }
 
+// Mounted answers in a server of somebody else's, below the base path: whether that is cut off already or not.
+func Mounted(o Options) http.Handler {
+	all := o.handler()
+	base := o.Guard.BasePath()
+	if base == "" {
+		return all
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", all)
+	mux.Handle(base+"/", http.StripPrefix(base, all)) // probes and metrics too
+	return mux
+}
+
 // Addr is the bound address.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 

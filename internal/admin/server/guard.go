@@ -104,8 +104,8 @@ func Who(ctx context.Context) Person {
 var (
 	errNoToken  = errors.New("a token is needed: sign in, or send it as Authorization: Bearer TOKEN")
 	errBadToken = errors.New("the token is not one of those that are known here")
-	errNotLocal = errors.New("without ROLLBACKD_ADMIN_TOKEN only this machine's loopback address is answered")
-	errHost     = errors.New("without ROLLBACKD_ADMIN_TOKEN only names of the loopback address are answered, " +
+	errNotLocal = errors.New("without a token (ROLLBACKD_ADMIN_TOKEN) only this machine's loopback address is answered")
+	errHost     = errors.New("without a token (ROLLBACKD_ADMIN_TOKEN) only names of the loopback address are answered, " +
 		"such as localhost")
 	errForwarded = errors.New("a proxy has passed this on: ROLLBACKD_ADMIN_TOKEN or ROLLBACKD_ADMIN_PROXY must be set")
 )

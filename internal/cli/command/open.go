@@ -14,7 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/handler"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -66,7 +66,9 @@ func (c *Call) OpenLog(ctx context.Context) error {
 
 // OpenPool opens the log without asking.
 func (c *Call) OpenPool(ctx context.Context) (err error) {
-	if c.Store, err = store.Open(ctx, c.Config, c.Command, store.Options{LockWait: c.LockWait}); err != nil {
+	if c.Store, err = store.Open(ctx, store.Queue{
+		Config: c.Config.Config, OrderOf: handler.OrderOf(c.Config.Handler),
+	}, c.Command, store.Options{LockWait: c.LockWait}); err != nil {
 		return err
 	}
 	for _, w := range c.Warnings {
@@ -164,7 +166,7 @@ func (c *Call) Hinted(err error) error {
 		return c.OfRabbit(err)
 	case mysqldb.NoDatabase(err):
 		return told{fmt.Errorf("MySQL has no such database, or not for this user: %w\n%s\nROLLBACKD_MYSQL_DSN names it: %s",
-			err, doctor.NoDatabase, c.Config.Shown("MYSQL_DSN"))}
+			err, config.NoDatabase, c.Config.Shown("MYSQL_DSN"))}
 	case mysqldb.Classify(err) == mysqldb.FaultUnavailable:
 		return told{fmt.Errorf("MySQL cannot be used: %w\nROLLBACKD_MYSQL_DSN is %s", err, c.Config.Shown("MYSQL_DSN"))}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package site
 
 import (
 	"testing"

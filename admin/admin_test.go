@@ -1,0 +1,315 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/admin"
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/example"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+)
+
+const (
+	prefix, queue = "/ops/rollbacks", "seats.free"
+	// The tokens of one who may act and of one who may look.
+	anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
+)
+
+// program consumes, and has a site mounted in its own server.
+type program struct {
+	t       *testing.T
+	servers *example.Servers
+	c       *consumer.Consumer
+	url     string // of the server
+}
+
+// start runs a program whose server is made of its site, until the test ends.
+func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler) *program {
+	t.Helper()
+	servers := example.All()
+	t.Cleanup(servers.Close)
+	servers.Dead(queue, "booking-1")
+	apply := func(context.Context, *gorm.DB, consumer.Message) error { return nil }
+	c, err := consumer.Open(t.Context(), config(servers), consumer.Each(apply))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Prefix = prefix
+	site, err := admin.Open(t.Context(), o, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(mount(site))
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, run := range []func(context.Context) error{c.Run, site.Run} {
+		wg.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		stop()
+		wg.Wait()
+		server.Close()
+	})
+	p := &program{t, servers, c, server.URL}
+	p.until("it consumes", func() bool { return c.State().Consuming })
+	return p
+}
+
+func config(servers *example.Servers) consumer.Config {
+	return consumer.Config{
+		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: queue, Migrate: true,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (p *program) until(what string, is func() bool) {
+	p.t.Helper()
+	if !poll.Within(time.Minute, is) {
+		p.t.Fatalf("not within a minute: %s", what)
+	}
+}
+
+// answer is what the server said.
+type answer struct {
+	*http.Response
+	text string
+}
+
+// ask asks below the prefix, and follows nothing; pairs are headers.
+func (p *program) ask(method, path, body string, pairs ...string) answer {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+prefix+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		r.Header.Set(pairs[i], pairs[i+1])
+	}
+	r.Close = true
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer{resp, string(text)}
+}
+
+// by are the headers of somebody who sends JSON.
+func by(token string) []string {
+	return []string{"Authorization", "Bearer " + token, "Content-Type", "application/json"}
+}
+
+// mounts are the two ways to mount a handler below a path.
+var mounts = map[string]func(http.Handler) http.Handler{
+	"with its path": func(h http.Handler) http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle(prefix+"/", h)
+		return mux
+	},
+	"its path is cut off": func(h http.Handler) http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle(prefix+"/", http.StripPrefix(prefix, h))
+		return mux
+	},
+}
+
+var address = regexp.MustCompile(`(?:href|src|action|data-events)="(/[^"]*)"`)
+
+// Given a program that mounts the site below a path, in either way, with tokens; then health and metrics answer to
+// anybody, everything else asks for a token, all addresses stand below the path, an act of who may only look is refused
+// and does nothing, and one who may act pauses, resumes and replays.
+func TestASiteMountedBelowAPathHasTheRightsOfADaemon(t *testing.T) {
+	for name, mount := range mounts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "tokens")
+			if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := start(t, admin.Options{TokensFile: file}, mount)
+			p.answersAnybody()
+			p.asksForAToken()
+			p.signsIn()
+			p.acts()
+		})
+	}
+}
+
+func (p *program) answersAnybody() {
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/readyz": `"ready":true`, "/metrics": `rollbackd_deliveries_total{outcome="applied",queue="` +
+			queue + `"}`,
+	} {
+		if a := p.ask(http.MethodGet, path, ""); a.StatusCode != http.StatusOK || !strings.Contains(a.text, want) {
+			p.t.Errorf("%s: HTTP %d %s, want %s", path, a.StatusCode, a.text, want)
+		}
+	}
+}
+
+func (p *program) asksForAToken() {
+	if a := p.ask(http.MethodGet, "/api/v1/overview", ""); a.StatusCode != http.StatusUnauthorized {
+		p.t.Errorf("the API without a token: HTTP %d %s", a.StatusCode, a.text)
+	}
+	a := p.ask(http.MethodGet, "/letters", "", "Accept", "text/html")
+	if to := a.Header.Get("Location"); a.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, prefix+"/sign-in?") {
+		p.t.Errorf("a page without a token: HTTP %d to %s", a.StatusCode, to)
+	}
+}
+
+// signsIn signs in as rita, and looks at every address of the first page.
+func (p *program) signsIn() {
+	form := url.Values{"token": {rita}, "next": {prefix + "/letters"}}.Encode()
+	in := p.ask(http.MethodPost, "/sign-in", form, "Content-Type", "application/x-www-form-urlencoded")
+	cookies := in.Cookies()
+	if to := in.Header.Get("Location"); in.StatusCode != http.StatusSeeOther || to != prefix+"/letters" ||
+		len(cookies) != 1 || cookies[0].Path != prefix+"/" {
+		p.t.Fatalf("HTTP %d to %s with %v", in.StatusCode, to, cookies)
+	}
+	session := cookies[0].Name + "=" + cookies[0].Value
+	page := p.ask(http.MethodGet, "/", "", "Cookie", session)
+	all := address.FindAllStringSubmatch(page.text, -1)
+	if page.StatusCode != http.StatusOK || len(all) < 10 {
+		p.t.Fatalf("HTTP %d with %d addresses: %s", page.StatusCode, len(all), page.text)
+	}
+	for _, found := range all {
+		rest, below := strings.CutPrefix(found[1], prefix)
+		if !below {
+			p.t.Errorf("%s is not below %s", found[1], prefix)
+		} else if rest != "/sign-out" && !strings.Contains(rest, "live=") {
+			if a := p.ask(http.MethodGet, rest, "", "Cookie", session); a.StatusCode != http.StatusOK {
+				p.t.Errorf("%s: HTTP %d", found[1], a.StatusCode)
+			}
+		}
+	}
+	forged := p.ask(http.MethodPost, "/pause", url.Values{"why": {"x"}, "for": {"5m"}, "token": {"x"}}.Encode(),
+		"Cookie", session, "Content-Type", "application/x-www-form-urlencoded")
+	if forged.StatusCode != http.StatusForbidden {
+		p.t.Errorf("the form of an act by one who may look: HTTP %d", forged.StatusCode)
+	}
+	if a := p.ask(http.MethodGet, "/api/v1/openapi.json", "", by(rita)...); !strings.Contains(a.text,
+		`"url": "`+prefix+`/api/v1"`) {
+		p.t.Errorf("the API's description: HTTP %d", a.StatusCode)
+	}
+}
+
+func (p *program) acts() {
+	const why = `{"why":"the booking office moves"}`
+	if a := p.ask(http.MethodPost, "/api/v1/pause", why, by(rita)...); a.StatusCode != http.StatusForbidden {
+		p.t.Errorf("an act of one who may look: HTTP %d %s", a.StatusCode, a.text)
+	}
+	if a := p.ask(http.MethodGet, "/api/v1/acts", "", by(rita)...); strings.Contains(a.text, `"kind":"pause"`) {
+		p.t.Errorf("what was refused is done: %s", a.text)
+	}
+	paused := p.ask(http.MethodPost, "/api/v1/pause", why, append(by(anna), "Idempotency-Key", "pause-1")...)
+	if paused.StatusCode != http.StatusCreated ||
+		!strings.HasPrefix(paused.Header.Get("Location"), prefix+"/api/v1/acts/") {
+		p.t.Fatalf("HTTP %d %s at %s", paused.StatusCode, paused.text, paused.Header.Get("Location"))
+	}
+	p.until("it is paused", func() bool {
+		return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusServiceUnavailable
+	})
+	if s := p.c.State(); len(s.Paused) == 0 || !strings.HasPrefix(s.Paused[0], consumer.PausedByPerson) {
+		p.t.Errorf("paused, its state is %+v", s)
+	}
+	back := p.ask(http.MethodPost, "/api/v1/resume", why, append(by(anna), "Idempotency-Key", "resume-1")...)
+	if back.StatusCode != http.StatusCreated {
+		p.t.Fatalf("HTTP %d %s", back.StatusCode, back.text)
+	}
+	p.until("it goes on", func() bool { return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusOK })
+	var preview struct {
+		At string
+	}
+	seen := p.ask(http.MethodGet, "/api/v1/runs/preview?kind=replay&key=booking-1", "", by(anna)...)
+	if err := json.Unmarshal([]byte(seen.text), &preview); err != nil || preview.At == "" {
+		p.t.Fatalf("HTTP %d %s: %v", seen.StatusCode, seen.text, err)
+	}
+	run := fmt.Sprintf(`{"kind":"replay","filter":{"keys":["booking-1"]},"why":"mended","cut_off":%q}`, preview.At)
+	asked := p.ask(http.MethodPost, "/api/v1/runs", run, append(by(anna), "Idempotency-Key", "run-1")...)
+	if asked.StatusCode != http.StatusCreated {
+		p.t.Fatalf("HTTP %d %s", asked.StatusCode, asked.text)
+	}
+	p.until("the letter is applied", func() bool {
+		return strings.Contains(p.ask(http.MethodGet, "/api/v1/message?key=booking-1", "", by(rita)...).text,
+			`"status":"success"`)
+	})
+}
+
+// Given a site without tokens, then it answers to its own machine alone, to everything; other machines get nothing but
+// health and metrics.
+func TestASiteWithoutATokenAnswersToItsOwnMachineAlone(t *testing.T) {
+	t.Parallel()
+	var foreign http.Handler
+	p := start(t, admin.Options{}, func(h http.Handler) http.Handler {
+		foreign = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.RemoteAddr = "10.1.2.3:4567"
+			h.ServeHTTP(w, r)
+		})
+		return h
+	})
+	for path, want := range map[string]int{"/": 403, "/letters": 403, "/api/v1/overview": 403, "/healthz": 200} {
+		if a := p.ask(http.MethodGet, path, ""); a.StatusCode != http.StatusOK {
+			t.Errorf("%s from this machine: HTTP %d", path, a.StatusCode)
+		}
+		w := httptest.NewRecorder()
+		foreign.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+prefix+path, http.NoBody))
+		if w.Code != want {
+			t.Errorf("%s from another machine: HTTP %d, want %d", path, w.Code, want)
+		}
+	}
+}
+
+// Given what no site can be made of, then Open says so.
+func TestASiteSaysWhatItLacks(t *testing.T) {
+	t.Parallel()
+	cfg := consumer.Config{MySQLDSN: "u:p@tcp(127.0.0.1:1)/x", AMQPURLs: []string{"amqp://127.0.0.1:1"}}
+	open := func(cfg consumer.Config) *consumer.Consumer {
+		c, err := consumer.Open(t.Context(), cfg, consumer.Each(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	wrapped := cfg
+	wrapped.Registerer = prometheus.WrapRegistererWithPrefix("x_", prometheus.NewRegistry())
+	for want, c := range map[string]struct {
+		o   admin.Options
+		all []*consumer.Consumer
+	}{
+		"no consumer":   {},
+		"Gatherer":      {all: []*consumer.Consumer{open(wrapped)}},
+		"tokens":        {admin.Options{TokensFile: "/no/such/tokens"}, []*consumer.Consumer{open(cfg)}},
+		`Prefix "x"`:    {admin.Options{Prefix: "x"}, []*consumer.Consumer{open(cfg)}},
+		`Prefix "/x/"`:  {admin.Options{Prefix: "/x/"}, []*consumer.Consumer{open(cfg)}},
+		`Prefix "/{x}"`: {admin.Options{Prefix: "/{x}"}, []*consumer.Consumer{open(cfg)}},
+	} {
+		if _, err := admin.Open(t.Context(), c.o, c.all...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Open says %v, want %s", err, want)
+		}
+	}
+}

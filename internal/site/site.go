@@ -1,0 +1,117 @@
+// Package site joins what answers over HTTP for the consumers of a program: pages and API on pools of their own, what
+// persons ask for there, health and metrics. A daemon has one, and so has a program that mounts one in its own server.
+// It must not know where settings come from, nor consume.
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/store"
+)
+
+// What the process says of itself, and a proxy that vouches for persons.
+type (
+	Readiness = admin.Readiness
+	Proxy     = admin.Proxy
+)
+
+// Options are where a [Site] answers, to whom, and of what. Of the View it is told Health, Hide and Logger.
+type Options struct {
+	admin.Options
+
+	Queues   []store.Queue  // whose runs are done here; the pages are those of the first
+	Expected operator.Query // of the messages that should have come
+}
+
+// Site is open until Close.
+type Site struct {
+	*admin.Site
+
+	desks   []*operator.Operator // of each queue
+	closers []func() error
+}
+
+// programName is how the commands are called that pages name.
+const programName = "rollbackd"
+
+// Open makes what persons and programs look and act with, on pools of its own, so that what they do takes no connection
+// from a lane, and binds the address, if there is one. It asks no server yet.
+func Open(ctx context.Context, o Options) (s *Site, err error) {
+	s = &Site{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if !o.Bare {
+		if err := s.join(ctx, &o); err != nil {
+			return s, fmt.Errorf("pages: %w", err)
+		}
+	}
+	s.Site, err = admin.Open(ctx, o.Options)
+	return s, err
+}
+
+// join opens what the pages look at, and who acts.
+func (s *Site) join(ctx context.Context, o *Options) error {
+	first, view := o.Queues[0], &o.View
+	acts, err := s.open(ctx, first, "desk", operator.Pool())
+	if err != nil {
+		return err
+	}
+	for _, queue := range o.Queues {
+		of, err := acts.Of(queue)
+		if err != nil {
+			return err
+		}
+		desk, err := operator.New(operator.Options{
+			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: max(0, first.LogRetention),
+			Logger: view.Logger, Drain: first.DrainTimeout, Expected: o.Expected,
+		})
+		if err != nil {
+			return err
+		}
+		s.desks = append(s.desks, desk)
+	}
+	looks, err := s.open(ctx, first, "pages", admin.Pool()) // the engine has said what the DSN is warned of
+	if err != nil {
+		return err
+	}
+	view.Lookup, view.Letters, view.Desk, view.Elects = looks.Lookup, looks.Letters, s.desks[0], !first.WithoutKeeper
+	view.Names = operator.Names{Queue: first.Queue, MaxAttempts: first.MaxAttempts, Program: programName}
+	view.Lock, err = looks.LockWords(ctx)
+	return err
+}
+
+func (s *Site) open(ctx context.Context, q store.Queue, name string, o store.Options) (*store.Store, error) {
+	opened, err := store.Open(ctx, q, name, o)
+	if err == nil {
+		s.closers = append(s.closers, opened.Close)
+	}
+	return opened, err
+}
+
+// Work does what persons ask for until ctx ends.
+func (s *Site) Work(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, desk := range s.desks {
+		wg.Go(func() { desk.Work(ctx) })
+	}
+	wg.Wait()
+}
+
+// Close ends what Open has opened.
+func (s *Site) Close() error {
+	var errs []error
+	for _, end := range slices.Backward(s.closers) {
+		errs = append(errs, end())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
