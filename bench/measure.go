@@ -50,6 +50,7 @@ func measure(s settings, r *run.Runner, resume bool) {
 	}
 	m.run(afterCycles(s, r))
 	m.write()
+	m.rep.Remember(m.out)
 	fmt.Printf("%s", m.rep.Markdown())
 	if n := m.rep.Results.NotMeasured(); n > 0 {
 		must.OK(fmt.Errorf("%d rounds could not be measured", n))

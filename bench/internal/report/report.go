@@ -50,6 +50,24 @@ func (r Report) Write(dir string) {
 	}
 }
 
+// Remember adds the run as a line to history.jsonl in dir: when, where, on what, and each figure's value.
+func (r Report) Remember(dir string) {
+	values := map[string]float64{}
+	for _, f := range r.Figures {
+		if f.NotMeasured == "" {
+			values[f.Key] = f.Value
+		}
+	}
+	line := must.Get(json.Marshal(map[string]any{
+		"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()), "cycles": r.Cycles,
+		"complete": r.Complete, "cpu": r.Machine.CPU,
+		"fsync_us": math.Round(r.Machine.FsyncUS), "versions": r.Machine.Versions, "figures": values,
+	}))
+	file := must.Get(os.OpenFile(filepath.Join(dir, "history.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))
+	must.Get(file.Write(append(line, '\n')))
+	must.OK(file.Close())
+}
+
 // JSON has every figure under its key, and beside them the run, the machine, the contestants, the curves and all
 // rounds.
 func (r Report) JSON() []byte {

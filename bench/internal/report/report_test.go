@@ -5,12 +5,16 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 func sample() Report {
@@ -88,6 +92,29 @@ func TestMarkdownTellsWhatWasNotReachedAndWhoWins(t *testing.T) {
 	}
 	if strings.Contains(text, "trial run") {
 		t.Error("a complete run is no trial")
+	}
+}
+
+func TestEachRunIsALineOfHistory(t *testing.T) {
+	dir := t.TempDir()
+	first, second := sample(), sample()
+	second.Figures[0].Value = 0.6
+	first.Remember(dir)
+	second.Remember(dir)
+	text := must.Get(os.ReadFile(filepath.Join(dir, "history.jsonl")))
+	var plain []float64
+	for line := range strings.Lines(string(text)) {
+		var run struct {
+			CPU     string
+			Figures map[string]float64
+		}
+		if err := json.Unmarshal([]byte(line), &run); err != nil || run.CPU != "Any <CPU>" {
+			t.Fatalf("%+v, %v\n%s", run, err, text)
+		}
+		plain = append(plain, run.Figures["vs_plain"])
+	}
+	if !slices.Equal(plain, []float64{0.51, 0.6}) {
+		t.Errorf("vs_plain of the runs is %v\n%s", plain, text)
 	}
 }
 
