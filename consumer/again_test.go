@@ -62,6 +62,7 @@ const (
 	dies         = "failed>dead:3"
 	secondWorks  = "failed>processing:2 processing>success:2"
 	secondUnrun  = "failed>processing:2 processing>failed:1"
+	thirdUnrun   = "failed>processing:3 processing>failed:2"
 	secondIsLost = "failed>processing:2"
 )
 
@@ -109,6 +110,26 @@ func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
 			t.Errorf("%d calls, want few", len(w.calls))
 		}
 	})
+}
+
+// Given messages that failed before, and were in the hands of a process that died, but not claimed, when they come
+// again, then they are attempted together: nothing says that one of them is why.
+func TestWhatADeadProcessHadNotClaimedIsAttemptedTogether(t *testing.T) {
+	w := newWorld(t)
+	const n = 100
+	all := keys("order", n)
+	w.oneBatch(n)
+	w.declare()
+	w.blamed(all...)
+	w.publish("{}", all...)
+	w.broker.Fail(w.cfg.Queue, n) // as the broker does with what a dead process had in hand
+	w.start()
+	w.applied(all...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.calls) > n/10 {
+		t.Errorf("%d calls of the handler for %d messages, want few", len(w.calls), n)
+	}
 }
 
 // Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
@@ -397,18 +418,17 @@ func TestALostAnswerToAGroupsCommitChangesNothing(t *testing.T) {
 				}
 				return nil
 			})
-		}, nil, 4, dedup.Success, []string{"", firstFails + " " + secondWorks,
-			firstFails + " " + secondUnrun + " " + secondWorks}},
+		}, nil, 4, dedup.Success, []string{"", firstFails + " " + secondWorks}},
 		// claim; un-claim; claim, effect
 		"none is blamed": {func(msgs []consumer.Message) error {
 			if len(msgs) > 1 {
 				return errors.New("one at a time, please")
 			}
 			return nil
-		}, (*world).blamed, 4, dedup.Success, []string{secondUnrun + " " + secondWorks}},
+		}, (*world).blamed, 4, dedup.Success, []string{secondWorks}},
 		// claim, effect
 		"each alone": {func([]consumer.Message) error { return nil }, (*world).failedOnce, 2, dedup.Success,
-			[]string{secondWorks, secondUnrun + " " + secondWorks}},
+			[]string{secondWorks}},
 	}, func(t *testing.T, w *world, tc one) {
 		w.oneBatch(n)
 		w.cfg.Lease = 12 * time.Second
@@ -438,7 +458,8 @@ func TestALostAnswerToAGroupsCommitChangesNothing(t *testing.T) {
 			}
 			w.want("effects", w.effects(), effects)
 			for _, k := range all {
-				if got := w.story(k); !slices.Contains(tc.stories, got) {
+				unrun := strings.NewReplacer(secondUnrun+" ", "", thirdUnrun+" ", "") // nobody has paid for that
+				if got := w.story(k); !slices.Contains(tc.stories, unrun.Replace(got)) {
 					t.Fatalf("the story of %s is\n%s, want one of\n%s", k, got, strings.Join(tc.stories, "\n"))
 				}
 			}

@@ -313,7 +313,7 @@ func (t *attempt) chargeOne(said decide.Told) {
 	}
 	it := t.items[0]
 	if errors.Is(cause, ErrStuck) {
-		it.copied.Deliveries++ // as if its process had died: from now on it is attempted alone
+		it.copied.Deliveries += decide.MayKillFrom // from now on it is attempted alone
 	}
 	t.blame(it, cause)
 }

@@ -105,10 +105,10 @@ byte kill = KILL;
 #else
 #define NEWWAY 1
 #endif
-#ifdef M_BACK_TOGETHER             /* what has a row and came back goes in a group */
+#ifdef M_BACK_TOGETHER             /* what has a row goes in a group however often it came back */
 #define BACK(i) false
 #else
-#define BACK(i) (DC(i)>0)
+#define BACK(i) (DC(i)>1)
 #endif
 #ifdef M_MARKED_BESIDE             /* a row with the mark is claimed by itself, but beside other lanes */
 #define MARKED 4

@@ -35,13 +35,13 @@ type Circumstances struct {
 	Replays int
 }
 
-// maxFastDeliveries is how often a message may have been delivered before and still share a transaction: an ordinary
-// reconnect redelivers the whole window once and must not slow the backlog down, while a message that kills the process
-// is alone from its third delivery on.
-const maxFastDeliveries = 1
+// MayKillFrom is how often a message was delivered before from when on it is attempted alone: an ordinary reconnect
+// redelivers the whole window once and must not slow the backlog down, while a message that kills the process is alone
+// from its third delivery on, or earlier if its claim says that it was being attempted.
+const MayKillFrom = 2
 
 // MayKill reports whether a message was in the hands of a process that died so often that it may be why.
-func (c Circumstances) MayKill() bool { return c.Deliveries > maxFastDeliveries }
+func (c Circumstances) MayKill() bool { return c.Deliveries >= MayKillFrom }
 
 // OfRow is the verdict on a message.
 func OfRow(row dedup.Row, c Circumstances, maxAttempts int) Verdict {
@@ -79,7 +79,7 @@ func OfRow(row dedup.Row, c Circumstances, maxAttempts int) Verdict {
 			return GiveUp
 		case !row.Due:
 			return ComeBack
-		case c.Deliveries > 0, c.Unreadable, row.RunsAlone(), len(row.BodyHash) == 0:
+		case c.MayKill(), c.Unreadable, row.RunsAlone(), len(row.BodyHash) == 0:
 			return RunAlone // it may be what kills its process, or its row lacks what a claim of one can add
 		}
 		return RunAgain

@@ -57,6 +57,8 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		"failed, not due": {row(dedup.Failed, 1), ordinary, ComeBack},
 		"failed, due":     {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
 		"failed, due, came back once": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 1, LetterOf: -1},
+			RunAgain},
+		"failed, due, came back twice": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 2, LetterOf: -1},
 			RunAlone},
 		"failed, due, unreadable": {known(due(row(dedup.Failed, 1))), Circumstances{Unreadable: true, LetterOf: -1},
 			RunAlone},
