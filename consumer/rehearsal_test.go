@@ -57,6 +57,9 @@ func failingFor(key string, times int, err error) func(*gorm.DB, consumer.Messag
 
 var errShelf = errors.New("the shelf is locked")
 
+// Waits that a handler asks for are a retry delay: through how many queues another one goes hangs on the time.
+const short, long = 100 * time.Millisecond, 300 * time.Millisecond
+
 // parts are the plays.
 var parts = map[string]part{
 	"all are applied":              {batches: [][]consumer.Message{msgs("a", "b", "c")}},
@@ -133,6 +136,78 @@ var parts = map[string]part{
 	"a letter is replayed in vain": {
 		do: failingFor("b", 99, errShelf), batches: [][]consumer.Message{msgs("b")}, replay: []string{"b"},
 	},
+	"one is too early": {
+		do: failingFor("b", 3, consumer.Later(errShelf, short)), batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"one is too early, and does not say until when": {
+		do: failingFor("b", 2, consumer.Later(errShelf, 0)), batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"one that has failed is too early": {
+		do: func(_ *gorm.DB, m consumer.Message, nth int) error {
+			says := []error{errShelf, consumer.Later(errShelf, long), errShelf, nil}
+			if m.Key != "b" {
+				return nil
+			}
+			return says[min(nth, len(says))-1]
+		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"copies are too early": {
+		do: failingFor("b", 2, consumer.Later(errShelf, long)), batches: [][]consumer.Message{msgs("b", "a", "b"), msgs("b")},
+	},
+	"a failed attempt says when the next one comes": {
+		do: failingFor("b", 2, consumer.RetryIn(errShelf, long)), batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"each attempt says when the next one comes": {
+		do: failingFor("b", 99, consumer.RetryIn(errShelf, short)), batches: [][]consumer.Message{msgs("a", "b", "c")},
+		replay: []string{"b"},
+	},
+	"one fails for good, and says when to come": {
+		do:      failingFor("b", 99, consumer.RetryIn(consumer.Permanent(errShelf), short)),
+		batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"a whole call is too early": {
+		make: func(seen func(consumer.Message) int) consumer.Handler {
+			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
+				var early error
+				for _, m := range all {
+					if seen(m) <= 2 {
+						early = consumer.Later(errShelf, short)
+					}
+				}
+				return errors.Join(insertAll(tx, all), early)
+			})
+		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
+	"a batch handler that blames who is too early": {
+		make: func(seen func(consumer.Message) int) consumer.Handler {
+			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
+				return errors.Join(insertAll(tx, all), blaming(all, func(m consumer.Message) error {
+					switch nth := seen(m); {
+					case m.Key == "b" && nth <= 2:
+						return consumer.Later(errShelf, short)
+					case m.Key == "d":
+						return consumer.RetryIn(errShelf, short)
+					}
+					return nil
+				}))
+			})
+		}, batches: [][]consumer.Message{msgs("a", "b", "c", "d", "e")},
+	},
+	"a batch handler that excepts who is too early": {
+		make: func(seen func(consumer.Message) int) consumer.Handler {
+			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
+				var not []consumer.BlamedMessage
+				for i, m := range all {
+					if nth := seen(m); m.Key == "b" && nth <= 2 {
+						not = append(not, consumer.BlamedMessage{Index: i, Err: consumer.Later(errShelf, short)})
+					} else if err := insert(tx, m.Key); err != nil {
+						return err
+					}
+				}
+				return consumer.Except(not...)
+			})
+		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
+	},
 	"a batch handler that blames": {
 		make: func(seen func(consumer.Message) int) consumer.Handler {
 			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
@@ -200,7 +275,7 @@ var parts = map[string]part{
 				nth := seen(m)
 				switch {
 				case m.Key == "later" && nth == 1:
-					return consumer.Later(errShelf, 100*time.Millisecond) // a retry delay: else how often it comes hangs on the time
+					return consumer.Later(errShelf, short)
 				case m.Key == "fails":
 					return errShelf
 				case m.Key == "refused":
