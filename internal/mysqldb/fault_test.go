@@ -74,6 +74,33 @@ func TestClassifyWhatIsNoAnswerOfTheServer(t *testing.T) {
 	}
 }
 
+// Given what servers say that only read, or whose schema does, then it is an outage: no message's fault, and to be
+// waited for. A server as a whole is left, so that a proxy may lead the next connection to another one.
+func TestWhatOnlyReadsIsAnOutage(t *testing.T) {
+	for _, c := range []struct {
+		number      uint16
+		state, when string
+		stays       bool
+	}{
+		{1290, "HY000", "read_only and super_read_only, of a statement and of COMMIT", false},
+		{1792, "25006", "transaction_read_only", false},
+		{1015, "HY000", "innodb_read_only or innodb_force_recovery=6, MySQL 9.7: errno 165, Table is read only", false},
+		{1036, "HY000", "innodb_read_only, MariaDB 10.11; innodb_force_recovery=4, MySQL 9.7", false},
+		{1836, "HY000", "innodb_read_only, MySQL 9.7, of CREATE TABLE", false},
+		{1874, "HY000", "InnoDB is in read only mode", false},
+		{3032, "HY000", "offline_mode, MySQL 9.7, of a new connection", true},
+		{3989, "HY000", "ALTER SCHEMA … READ ONLY = 1, MySQL 9.7", true},
+	} {
+		said := &mysql.MySQLError{Number: c.number, SQLState: [5]byte([]byte(c.state)), Message: c.when}
+		conn := watchedConn{}
+		err := conn.leave(said)
+		if fault := Classify(err); fault != FaultUnavailable || errors.Is(err, driver.ErrBadConn) == c.stays ||
+			conn.left == c.stays {
+			t.Errorf("%d, %s: %v (%v); left %v", c.number, c.when, err, fault, conn.left)
+		}
+	}
+}
+
 // Each question about an error is answered by its number, and where that does not tell, by the server's own words.
 func TestErrorsAreKnownByNumberAndWord(t *testing.T) {
 	questions := map[string]func(error) bool{

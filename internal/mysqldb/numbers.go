@@ -128,8 +128,10 @@ func Answer(err error) error {
 // notReady reports whether a server said in err that it takes no statements at all, or none of ours, or none that
 // writes: a node of Galera that has lost or not joined its cluster (1047 ER_UNKNOWN_COM_ERROR), one outside its group,
 // or put out of it while it waited (3796 and 3797, ER_GRP_TRX_CONSISTENCY_…), or one that only reads (1290
-// ER_OPTION_PREVENTS_STATEMENT, 1792 ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, 1836 ER_READ_ONLY_MODE).
-func notReady(err error) bool { return says(err, 1047, 3796, 3797, 1290, 1792, 1836) }
+// ER_OPTION_PREVENTS_STATEMENT, 1792 ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, 1836 ER_READ_ONLY_MODE, 1874
+// ER_INNODB_READ_ONLY; 1015 ER_CANT_LOCK and 1036 ER_OPEN_AS_READONLY, which are likelier to come of that than of one
+// table).
+func notReady(err error) bool { return says(err, 1047, 3796, 3797, 1015, 1036, 1290, 1792, 1836, 1874) }
 
 // NoRoom reports whether a server said in err that it has no room: its disk, a table or a log is full. No message is
 // the cause, not even when others succeed meanwhile: a disk runs full table by table, and one that has pages left still
