@@ -25,12 +25,12 @@ import (
 	"github.com/rollbackd/rollbackd/internal/tracing"
 )
 
-// Daemon is one `rollbackd run`. Make it with [New], run it once.
+// Daemon is one `rollbackd run`, `serve` or `relay`. Make it with [New], run it once.
 type Daemon struct {
 	cfg      config.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	engine   *consumer.Consumers // a member for each of cfg.All; nil: the relay works alone
+	engine   *consumer.Consumers // a member for each of cfg.All; nil: the relay works alone, or nobody
 	relay    *store.Relay        // of the outbox; nil: none
 	webhook  *deadletter.Webhook // nil: none
 	site     *site.Site          // nil without HTTP address
@@ -44,6 +44,8 @@ type Daemon struct {
 // Options are what a Daemon is told beside the settings.
 type Options struct {
 	Version, Revision string // of what the process was built from, for whoever looks at a fleet
+	// PagesOnly consumes nothing, holds no election and publishes no outbox: `rollbackd serve`.
+	PagesOnly bool
 	// IgnoreOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
 	IgnoreOldLog bool
 	// Expected names the messages that should have come, for pages and API.
@@ -63,8 +65,19 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 			err = errors.Join(err, d.close())
 		}
 	}()
+	if !o.PagesOnly {
+		if err := d.openEngine(ctx, fresh, o); err != nil {
+			return d, err
+		}
+	}
+	return d, d.openSite(ctx, fresh, o, false)
+}
+
+// openEngine makes what consumes, and what publishes the outbox beside it.
+func (d *Daemon) openEngine(ctx context.Context, fresh func(key string) func() string, o Options) (err error) {
+	cfg, log := d.cfg, d.log
 	if d.spans, err = tracing.Open(ctx, o.Version, log); err != nil {
-		return d, err
+		return err
 	}
 	var spans trace.TracerProvider
 	if d.spans != nil {
@@ -76,7 +89,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) }, TracerProvider: spans,
 		})
 		if err != nil {
-			return d, err
+			return err
 		}
 	}
 	var members []consumer.Member
@@ -88,15 +101,13 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 		}
 		if m.Handler == nil {
 			if m.Handler, err = d.handler(ctx, queue); err != nil {
-				return d, err
+				return err
 			}
 		}
 		members = append(members, m)
 	}
-	if d.engine, err = consumer.OpenAll(ctx, members...); err != nil {
-		return d, err
-	}
-	return d, d.openSite(ctx, fresh, o, false)
+	d.engine, err = consumer.OpenAll(ctx, members...)
+	return err
 }
 
 // handler makes that of a queue, and keeps its check.
@@ -201,10 +212,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 		wg.Go(func() { d.site.Work(working) })
 	}
 	var err error
-	if d.relay != nil {
+	switch {
+	case d.relay != nil:
 		err = d.relay.Run(working)
-	} else if err = errors.Join(d.checkHandlers(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
-		err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
+	case d.engine == nil:
+		<-working.Done()
+	default:
+		if err = errors.Join(d.checkHandlers(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
+			err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
+		}
 	}
 	stopWork()
 	stopPages()
@@ -248,6 +264,9 @@ func (d *Daemon) close() error {
 }
 
 func (d *Daemon) health() site.Readiness {
+	if d.engine == nil && d.relay == nil {
+		return site.Readiness{Group: d.cfg.Group, Queue: d.cfg.Queue, PagesOnly: true}
+	}
 	if d.relay != nil {
 		r := d.relay.State()
 		return site.Readiness{

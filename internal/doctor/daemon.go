@@ -45,6 +45,7 @@ func lookAtDaemon(ctx context.Context, a *area) {
 		warnIf(stranger, fmt.Sprintf("%s is not that of these settings, group %s, queue %s: what it misses is not "+
 			"repeated", who, a.Group, a.Queue), "run doctor with the settings of that daemon, or give each daemon of a machine "+
 			"a ROLLBACKD_HTTP_ADDR of its own"),
+		noteIf(said.PagesOnly, who+" only shows pages (serve)"),
 		okIf(said.Ready, who+" takes deliveries"),
 		noteIf(true, who+" takes no deliveries now"))
 	if stranger {

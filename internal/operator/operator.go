@@ -129,6 +129,9 @@ var (
 // asked again in a moment it may be done.
 func Busy(err error) bool { return mysqldb.Classify(err) == mysqldb.FaultContention }
 
+// Forbidden reports whether MySQL said that the account may not do this.
+func Forbidden(err error) bool { return mysqldb.Denied(err) }
+
 // newID is a UUID that sorts by time.
 func newID() (string, error) {
 	id, err := uuid.NewV7()

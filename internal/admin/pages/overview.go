@@ -72,6 +72,10 @@ func needs(
 			all = append(all, n)
 		}
 	}
+	add(health.PagesOnly, need{
+		Level: "note", What: "Nothing is consumed here",
+		Why: "This process only shows pages: how consuming goes, the daemons of the group say.",
+	})
 	add(health.Draining, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
 	add(health.Stuck != "",
 		need{Level: "stop", What: "A lane is stuck", Why: health.Stuck + ": restart this daemon"})

@@ -154,12 +154,17 @@ type shown map[string]any
 // CanAct reports whether who looks may act too.
 func (d *drawn) CanAct() bool { return d.Person.Right >= server.Act }
 
-// token is that of a form; "" for who may not send it, and while parts are sent anew.
+// token is that of a form; "" for who may not send it, and while parts are sent anew. Of an account that may only read,
+// it is a word that nobody has issued: whoever sends the form is told what the account lacks.
 func (p *Pages) token(ctx context.Context, r *http.Request, d *drawn) (string, error) {
 	if !d.CanAct() || r.URL.Query().Has("live") {
 		return "", nil
 	}
-	return p.desk.Issue(ctx, view.Actor(ctx))
+	token, err := p.desk.Issue(ctx, view.Actor(ctx))
+	if operator.Forbidden(err) {
+		return "none", nil
+	}
+	return token, err
 }
 
 // maker gathers what a page shows.

@@ -18,7 +18,7 @@ import (
 // Readiness is how it stands with the daemon, as /readyz answers it. Who may not look is told no reasons. The names of
 // its JSON form are stable.
 type Readiness struct {
-	// Ready: everything is reachable and deliveries are taken.
+	// Ready: everything is reachable, and deliveries are taken where they are to be.
 	Ready bool `json:"ready"`
 	// Draining: a stop was asked for.
 	Draining bool `json:"draining"`
@@ -31,6 +31,8 @@ type Readiness struct {
 	Queue string `json:"queue"`
 	// Queues tells of each, where a daemon consumes several; Queue is the first of them.
 	Queues []QueueReadiness `json:"queues,omitempty"`
+	// PagesOnly: nothing is to be consumed here.
+	PagesOnly bool `json:"pages_only,omitempty"`
 	// Consuming: deliveries are taken.
 	Consuming bool `json:"-"`
 	// Stuck is why the process should be restarted, empty while it is alive.
@@ -156,10 +158,11 @@ func (s *Server) Serve(ctx context.Context) error {
 // Said is r as it is answered: with what follows from it, and lists that are never null.
 func (r Readiness) Said() Readiness {
 	r.Waiting, r.Degraded = append([]string{}, r.Waiting...), append([]string{}, r.Degraded...)
-	if !r.Consuming && !r.Draining && len(r.Waiting) == 0 {
+	atWork := r.Consuming || r.PagesOnly
+	if !atWork && !r.Draining && len(r.Waiting) == 0 {
 		r.Waiting = append(r.Waiting, NotConnected)
 	}
-	r.Ready = r.Consuming && !r.Draining && len(r.Waiting) == 0
+	r.Ready = atWork && !r.Draining && len(r.Waiting) == 0
 	return r
 }
 

@@ -75,6 +75,9 @@ func AnswerTo(err error) Answer {
 	case errors.Is(err, dedup.ErrCursor), errors.Is(err, outbox.ErrCursor):
 		return Answer{Status: http.StatusBadRequest,
 			Text: "This address does not say where the next page begins: begin at the first one."}
+	case operator.Forbidden(err):
+		return Answer{Status: http.StatusBadGateway, Blame: true, Text: "The account of this process may not do that: " +
+			err.Error() + "; docs/rights.md says what pages need"}
 	case operator.Busy(err):
 		return Answer{Status: http.StatusServiceUnavailable, Again: askAgain, Blame: true, Text: "MySQL let this wait in " +
 			"vain for somebody else's lock, as while a table is changed: try again in a moment"}

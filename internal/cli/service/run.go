@@ -1,5 +1,5 @@
-// Package service has the commands that are the daemon or ask about it: run, probe, doctor. It must not join what the
-// daemon is made of.
+// Package service has the commands that are the daemon or ask about it: run, serve, relay, probe, doctor. It must not
+// join what the daemon is made of.
 package service
 
 import (
@@ -19,7 +19,7 @@ import (
 )
 
 // Commands are those of this folder.
-var Commands = []command.Command{runCommand, relayCommand, probeCommand, doctorCommand}
+var Commands = []command.Command{runCommand, serveCommand, relayCommand, probeCommand, doctorCommand}
 
 var runCommand = command.Command{
 	Use:   "run",
@@ -39,20 +39,52 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
 		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (_ *daemon.Daemon, err error) {
-				if o.IgnoreOldLog = *ignoreOldLog; cfg.ExpectedFile != "" {
-					if o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE"); err != nil {
-						return nil, err
-					}
-				}
+			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
+				o.IgnoreOldLog = *ignoreOldLog
 				for _, queue := range cfg.All() {
 					log.InfoContext(ctx, "starting", "version", o.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
 						queue.Lanes, "batch_size", queue.BatchSize)
 				}
-				return daemon.New(ctx, cfg, log, o)
+				return withPages(ctx, c, cfg, log, o)
 			})
 		}
 	},
+}
+
+var serveCommand = command.Command{
+	Use:   "serve",
+	Short: "Show the pages of a group without consuming, until SIGTERM",
+	Long: `Show pages, API, health and metrics at ROLLBACKD_HTTP_ADDR as 'run' does, with the same settings, and consume
+nothing: there is no consumer on the queue, no election, no relay, and nothing is declared or changed at the start. What
+the daemons of the group say of themselves, such as their rates, stands on their own pages.
+
+What is asked for on the pages is done here too, by accounts that may: docs/rights.md lists what 'pages' needs. With an
+account that may only read, everything is shown, and an act says which right is missing.`,
+	Needs: command.NeedsNothing,
+	Forms: command.NoForm,
+	Flags: func(*command.Flags) command.Work {
+		return func(ctx context.Context, c *command.Call) error {
+			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
+				if o.PagesOnly = true; cfg.HTTPAddr == "" {
+					return nil, command.Usagef("ROLLBACKD_HTTP_ADDR is off: nothing would be shown anywhere")
+				}
+				log.InfoContext(ctx, "starting", "version", o.Version, "group", cfg.Group, "queue", cfg.Queue, "pages_only", true)
+				return withPages(ctx, c, cfg, log, o)
+			})
+		}
+	},
+}
+
+// withPages joins a daemon whose pages know what should have come.
+func withPages(
+	ctx context.Context, c *command.Call, cfg config.Config, log *slog.Logger, o daemon.Options,
+) (_ *daemon.Daemon, err error) {
+	if cfg.ExpectedFile != "" {
+		if o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE"); err != nil {
+			return nil, err
+		}
+	}
+	return daemon.New(ctx, cfg, log, o)
 }
 
 // relayAsks are the servers of a relay.

@@ -1,0 +1,102 @@
+package daemon_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// serves starts `rollbackd serve`, with a log of its own.
+func (w *world) serves() (*program.Process, *program.Log) {
+	w.t.Helper()
+	logs := &program.Log{}
+	return w.startProcess(program.Options{
+		Path: program.Shared(w.t), Args: []string{"serve"}, Env: w.environ(), Log: logs,
+	}), logs
+}
+
+// Given dead letters, no daemon, and queues that were deleted; when serve shows them with an account that may only
+// read, then pages and API tell of the letters and that nothing is consumed, an act says which right is missing and
+// does nothing, no queue is made and nobody elected.
+func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	w, _, fleet := deadOrders(t, n, 1)
+	w.stop(fleet...)
+	queues := w.config().TopologyConfig().Queues()
+	w.broker.Delete(queues...)
+	dsn := must(mysql.ParseDSN(w.env["MYSQL_DSN"]))(t)
+	w.set("MYSQL_DSN", stack.Restricted(t, w.env["MYSQL_DSN"], "SELECT ON `"+dsn.DBName+"`.*"))
+
+	p, logs := w.serves()
+	w.eventually("it is ready", func() bool {
+		r := calls(t, p, rita, http.MethodGet, "/readyz", "")
+		return r.status == http.StatusOK && strings.Contains(string(r.text), `"pages_only":true`)
+	})
+	w.eventually("the first page tells of the letters", func() bool {
+		page := asks(t, p, rita, "/", nil).page
+		return strings.Contains(page, "Nothing is consumed here") && strings.Contains(page, "3 dead letters")
+	})
+	if keys := keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2); len(keys) != n {
+		t.Errorf("the API lists %q", keys)
+	}
+	const preview = "/letters/act?act=replay&tag=stock.rollback"
+	seen := asks(t, p, anna, preview, nil)
+	if !strings.Contains(seen.page, "<b>3</b> will run") {
+		t.Fatalf("HTTP %d: %s", seen.status, seen.page)
+	}
+	form := url.Values{"token": {field(t, seen.page, "token")}, "set": {field(t, seen.page, "set")}, "why": {"mended"}}
+	if did := asks(t, p, anna, "/letters/act", form); !strings.Contains(did.page, "INSERT command denied") ||
+		!strings.Contains(did.page, "docs/rights.md") {
+		t.Errorf("the form of a replay: HTTP %d %s", did.status, did.page)
+	}
+	did := calls(t, p, anna, http.MethodPost, "/api/v1/pause", `{"why":"x"}`, "Idempotency-Key", "pause-1")
+	if !strings.Contains(string(did.text), "INSERT command denied") {
+		t.Errorf("a pause by the API: HTTP %d %s", did.status, did.text)
+	}
+	metrics := calls(t, p, "", http.MethodGet, "/metrics", "")
+	if text := string(metrics.text); strings.Contains(text, "rollbackd_leader") ||
+		!strings.Contains(text, "rollbackd_build_info") {
+		t.Errorf("its metrics are %s", text)
+	}
+	for _, queue := range queues {
+		if w.broker.Exists(queue) {
+			t.Errorf("%s was made", queue)
+		}
+	}
+	w.stop(p)
+	for _, never := range []string{"elected", "consuming", "waiting for"} {
+		if strings.Contains(logs.String(), never) {
+			t.Errorf("the log says %q:\n%s", never, logs)
+		}
+	}
+	if w.rows(dedup.Dead) != n {
+		t.Errorf("%d of %d rows are dead", w.rows(dedup.Dead), n)
+	}
+}
+
+// Given daemons without an HTTP address, then what is asked for on the pages of serve is done there.
+func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	w, _, fleet := deadOrders(t, n, 1, "HTTP_ADDR", "off")
+	w.set("HTTP_ADDR", "127.0.0.1:0")
+	p, _ := w.serves()
+	const preview = "/letters/act?act=replay&tag=stock.rollback"
+	seen := asks(t, p, anna, preview, nil)
+	form := url.Values{"token": {field(t, seen.page, "token")}, "set": {field(t, seen.page, "set")}, "why": {"mended"}}
+	did := asks(t, p, anna, "/letters/act", form)
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
+	w.eventually("the run is done", func() bool {
+		return strings.Contains(asks(t, p, rita, did.location, nil).page, `<span class="tag success">done</span>`)
+	})
+	w.stop(p)
+	w.rest(fleet...)
+}
