@@ -88,6 +88,22 @@ func (l *Letters) dial(ctx context.Context) (*queue, error) {
 	return &queue{conn: conn, name: l.Queue()}, nil
 }
 
+// UnknownQueue says that RabbitMQ has no main queue of this name, to which letters could be replayed; "" when it has.
+func (l *Letters) UnknownQueue(ctx context.Context) (string, error) {
+	q, err := l.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = q.conn.Close() }() // it was only asked
+	const notFound = 404
+	_, _, err = q.conn.Depth(ctx, l.o.Queue)
+	if broker, ok := errors.AsType[*rabbit.BrokerError](err); ok && broker.Code == notFound {
+		return fmt.Sprintf("no queue named %s is in RabbitMQ at %s, which does not tell over AMQP which there are: "+
+			"`rabbitmqctl list_queues` does, and `migrate` makes a new one", l.o.Queue, q.conn.Where()), nil
+	}
+	return "", brokerError(err)
+}
+
 // count says how many letters are there now, which are those of a walk.
 func (q *queue) count(ctx context.Context) (err error) {
 	q.found, q.others, err = q.depth(ctx)

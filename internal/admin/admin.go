@@ -70,6 +70,7 @@ func Open(ctx context.Context, o Options) (*Site, error) {
 		return nil, err
 	}
 	s := &Site{}
+	o.View.Health = s.withNames(o.View.Health)
 	guarded := map[string]http.Handler{}
 	if o.Debug != nil {
 		guarded["/debug/pprof/"] = guard.Protect(server.Act, o.Debug)
@@ -91,6 +92,25 @@ func Open(ctx context.Context, o Options) (*Site, error) {
 	}
 	s.server, err = server.Listen(ctx, answers)
 	return s, err
+}
+
+// withNames says of a process that consumes nothing, and so has no engine that would, what it misses.
+func (s *Site) withNames(health func() Readiness) func() Readiness {
+	return func() Readiness {
+		r := health()
+		if !r.PagesOnly {
+			return r
+		}
+		names := s.view.Unknown()
+		switch {
+		case names.Err != nil:
+			r.Waiting = append(r.Waiting, "mysql: "+names.Err.Error())
+		case names.At.IsZero():
+			r.Waiting = append(r.Waiting, "mysql: it has not answered yet")
+		}
+		r.Degraded = append(r.Degraded, names.Value...)
+		return r
+	}
 }
 
 // Addr is the bound address.

@@ -103,6 +103,17 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	}
 }
 
+// Given a log without rows, then doctor says nothing of groups, since it is new; given rows of another group, it names
+// that one, and fails no more than before.
+func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.says("no no group named")
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at) VALUES ('seats', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
+	s.says("note group = no group named stock-rollback is in consumer_log; there are: seats\nno fail group")
+}
+
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)

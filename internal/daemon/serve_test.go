@@ -42,7 +42,8 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	})
 	w.eventually("the first page tells of the letters", func() bool {
 		page := asks(t, p, rita, "/", nil).page
-		return strings.Contains(page, "Nothing is consumed here") && strings.Contains(page, "3 dead letters")
+		return strings.Contains(page, "Nothing is consumed here") && strings.Contains(page, "3 dead letters") &&
+			strings.Contains(page, "Nothing has the name of this queue") && !strings.Contains(page, "name of this group")
 	})
 	if keys := keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2); len(keys) != n {
 		t.Errorf("the API lists %q", keys)
@@ -72,6 +73,9 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 		}
 	}
 	w.stop(p)
+	if !strings.Contains(logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ") {
+		t.Errorf("the log does not say that the queue is gone:\n%s", logs)
+	}
 	for _, never := range []string{"elected", "consuming", "waiting for"} {
 		if strings.Contains(logs.String(), never) {
 			t.Errorf("the log says %q:\n%s", never, logs)
@@ -99,4 +103,39 @@ func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
 	})
 	w.stop(p)
 	w.rest(fleet...)
+}
+
+// Given a log with rows of one group, when serve is told another, then health, API, first page and log name the one
+// that there is; told the right one, or beside a log without rows, it says nothing of names.
+func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
+	t.Parallel()
+	const what = "no group named stok is in consumer_log; there are: "
+	fresh := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "GROUP", "stok")
+	w, _, fleet := deadOrders(t, 1, 1)
+	right, _ := w.serves()
+	group := w.config().Group
+	w.set("GROUP", "stok")
+	wrong, logs := w.serves()
+	said := func(p *program.Process) string { return string(calls(t, p, rita, http.MethodGet, "/readyz", "").text) }
+	w.eventually("health names the groups", func() bool { return strings.Contains(said(wrong), what+group) })
+	if page := asks(t, wrong, rita, "/", nil).page; !strings.Contains(page, what+group) {
+		t.Errorf("the first page: %s", page)
+	}
+	if api := calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", ""); !strings.Contains(string(api.text), what) {
+		t.Errorf("the API: %s", api.text)
+	}
+	if !strings.Contains(logs.String(), what+group) {
+		t.Errorf("the log: %s", logs)
+	}
+	empty, quiet := fresh.serves()
+	for _, p := range []*program.Process{right, empty} {
+		w.eventually("names were looked for", func() bool { return strings.Contains(said(p), `"ready":true`) })
+		if text := said(p); !strings.Contains(text, `"degraded":[]`) {
+			t.Errorf("readyz: %s", text)
+		}
+	}
+	if strings.Contains(quiet.String(), "names that nothing has") {
+		t.Errorf("the log of a new deployment: %s", quiet)
+	}
+	w.stop(append(fleet, right, wrong, empty)...)
 }

@@ -17,6 +17,7 @@ import (
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 const (
@@ -75,6 +76,10 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	a.ages(ctx, records)
 	if p, err := records.Paused(ctx, a.Group, a.Queue); !a.failed("consuming", err, again) && p.Left > 0 {
 		a.warn("consuming", p.String(), "the daemons go on by themselves then; `"+a.program+" resume` ends it now")
+	}
+	unknown, err := operator.Lookup{Records: records, Group: a.Group}.UnknownGroup(ctx)
+	if !a.failed("group", err, again) {
+		a.tell("group", noteIf(unknown != "", unknown+" (ROLLBACKD_GROUP)"))
 	}
 	a.classicLog(ctx, records, pool)
 }

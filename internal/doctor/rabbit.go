@@ -91,7 +91,8 @@ func (a *area) topology(ctx context.Context, conn *rabbit.Conn) {
 		}
 		a.tell(th.What,
 			failIf(th.Missing && th.Taken, rabbit.ErrNoMain.Error(), "see docs/adopting.md"),
-			failIf(th.Missing, "it does not exist", a.program+" migrate"),
+			failIf(th.Missing, "it does not exist", a.program+" migrate; or the name is misspelt: `rabbitmqctl list_queues` "+
+				"says which there are"),
 			failIf(th.Err != nil, fmt.Sprint(th.Err), "see above; nothing was changed"),
 			warnIf(th.Unchecked, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+
 				a.program+" migrate' run once with a user who may configure it"),

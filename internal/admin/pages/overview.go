@@ -51,6 +51,9 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 			return strings.HasPrefix(why, waitsForPerson)
 		})
 	}
+	if names := v.Unknown().Value; !health.PagesOnly { // where nothing is consumed its health names them
+		health.Degraded = append(health.Degraded, names...)
+	}
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), shown{
 		"Now": hour.Now(), "Charts": charts(hour, dead), "Outcomes": outcomes(hour), "Parts": parts(hour),
 		"Needs": append(needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil &&
@@ -89,7 +92,10 @@ func needs(
 		Why: "Retention, compensation and notifying rest until one is, which takes seconds after a start.",
 	})
 	for _, why := range health.Degraded {
-		add(true, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
+		what, text, _ := strings.Cut(why, ": ")
+		name := what == "group" || what == "queue"
+		add(name, need{Level: "note", What: "Nothing has the name of this " + what, Why: text})
+		add(!name, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
 	}
 	more := map[bool]string{true: " or more"}[dead.Value == dedup.MaxCounted]
 	add(dead.Value > 0, need{

@@ -39,6 +39,14 @@ func TestTheOverviewHasOneFigureOfDeadLetters(t *testing.T) {
 	}
 }
 
+// Given a log with rows of another group, while messages of this one may still come, then the overview names that one.
+func TestTheOverviewNamesTheGroupsThatThereAre(t *testing.T) {
+	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at) VALUES ('h', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
+	w.until("/", "no group named g is in consumer_log; there are: h")
+}
+
 // Given 50 deliveries a second for twenty seconds and then none, then the hour had a thousand, which is no rate.
 func TestInTheHourIsACount(t *testing.T) {
 	began := time.Now()

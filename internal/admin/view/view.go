@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,6 +57,7 @@ type View struct {
 	dead   background[int]
 	stuck  background[[]Stuck]
 	leader background[string]
+	names  background[[]string]
 	outbox background[*outbox.Survey]
 }
 
@@ -73,6 +75,7 @@ func New(o Options) *View {
 		return n, err
 	}
 	v.outbox.look = v.lookAtOutbox
+	v.names.look = func(ctx context.Context, _ func([]string)) ([]string, error) { return v.lookForNames(ctx) }
 	v.leader.look = func(ctx context.Context, _ func(string)) (string, error) {
 		return o.Records.LeaderAddress(ctx, o.Group)
 	}
@@ -87,7 +90,7 @@ func (v *View) Run(ctx context.Context) {
 	looks := []interface {
 		begin(context.Context)
 		end()
-	}{&v.survey, &v.dead, &v.stuck, &v.leader, &v.outbox}
+	}{&v.survey, &v.dead, &v.stuck, &v.leader, &v.outbox, &v.names}
 	for _, look := range looks {
 		look.begin(ctx)
 	}
@@ -108,6 +111,40 @@ const leaderKeep = 5 * time.Second
 
 // Leader is from where the elected process is connected to MySQL, as last looked at; "" when nobody is elected.
 func (v *View) Leader() Aged[string] { return v.leader.get(leaderKeep) }
+
+// namesKeep is how long what was found of names is good, and namesTime how long RabbitMQ may take to say it.
+const namesKeep, namesTime = 15 * time.Second, 10 * time.Second
+
+// Unknown are the names of the settings that nothing has, group or queue, each with what is known of those that are
+// there. Its Err is MySQL's: a broker that cannot be asked says nothing of names.
+func (v *View) Unknown() Aged[[]string] { return v.names.get(namesKeep) }
+
+// lookForNames looks for the group in the log, and for the queue where nothing is consumed: an engine has made its own.
+func (v *View) lookForNames(ctx context.Context) (unknown []string, err error) {
+	group, err := v.o.UnknownGroup(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if group != "" {
+		unknown = append(unknown, "group: "+group)
+	}
+	if !v.o.Health().PagesOnly {
+		return unknown, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, namesTime)
+	defer cancel()
+	queue, err := v.o.Letters.UnknownQueue(ctx)
+	if queue != "" {
+		unknown = append(unknown, "queue: "+queue)
+	}
+	if err != nil {
+		v.o.Logger.DebugContext(ctx, "look for the queue", "err", err)
+	}
+	if !slices.Equal(unknown, v.Unknown().Value) {
+		v.o.Logger.WarnContext(ctx, "names that nothing has", "names", unknown)
+	}
+	return unknown, nil
+}
 
 // Within runs a question for whose answer somebody waits, and gives it up after a while with ErrTooLong.
 func Within[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/user"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -124,20 +123,11 @@ func (c *Call) Input(path, what string) (io.Reader, error) {
 	return file, nil
 }
 
-// SayUnknownGroup says that no message was ever filed under this group, and which groups there are: the setting may be
-// another daemon's, or misspelt.
+// SayUnknownGroup says that the log has no row of ROLLBACKD_GROUP, and which groups it has.
 func (c *Call) SayUnknownGroup(ctx context.Context) {
-	const most = 20
-	groups, err := c.Records.Groups(ctx, most)
-	if err != nil || slices.Contains(groups, c.Config.Group) || len(groups) == most {
-		return // the list itself is right
+	if text, err := c.UnknownGroup(ctx); err == nil && text != "" { // the list itself is right
+		c.Say("%s (ROLLBACKD_GROUP)", text)
 	}
-	known := "it is empty"
-	if len(groups) > 0 {
-		known = "it has " + screen.Printable(strings.Join(groups, ", "))
-	}
-	c.Say("%s has no row of group %s (ROLLBACKD_GROUP); %s", c.Records.Options().Table, screen.Printable(c.Config.Group),
-		known)
 }
 
 // Rabbit is how RabbitMQ is reached.

@@ -142,6 +142,7 @@ func explain(ctx context.Context, c *command.Call, q question) (answer view.Told
 		return answer, fmt.Errorf("nothing is known of order %q: no reservation, no message that names it\nNot seen: %s",
 			q.order, found.Unseen[len(found.Unseen)-1])
 	case q.order == "" && len(found.Messages) == 0:
+		c.SayUnknownGroup(ctx)
 		return answer, noSuchKey(c, q.key, q.tag)
 	}
 	// A lock's server that is away is no reason to tell nothing.
