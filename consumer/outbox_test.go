@@ -14,7 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -56,13 +55,9 @@ func (w *world) sent() map[string]int {
 	stop()
 	ok(w.t, <-ended)
 	came := map[string]int{}
-	poll.Until(w.t, "nothing is left in the queue", func() bool {
-		d, more := w.broker.Get(queue)
-		if more {
-			came[d.MessageId]++
-		}
-		return !more
-	})
+	for _, d := range w.broker.GetAll(queue) {
+		came[d.MessageId]++
+	}
 	return came
 }
 

@@ -70,11 +70,11 @@ func (s *sender) finish() (copies map[string]int, sum int) {
 		s.t.Errorf("after SIGTERM: exit %d, %v", code, err)
 	}
 	copies = map[string]int{}
-	for d, ok := s.broker.Get(s.queue); ok; d, ok = s.broker.Get(s.queue) {
+	all := s.broker.GetAll(s.queue)
+	for _, d := range all {
 		copies[d.MessageId]++
-		sum++
 	}
-	return copies, sum
+	return copies, len(all)
 }
 
 // said matches the piece with the last of these words, once all before were said; then it calls do.

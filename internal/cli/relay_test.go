@@ -100,7 +100,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	}
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
 	arrived := map[string]bool{}
-	for d, ok := broker.Get(queue); ok; d, ok = broker.Get(queue) {
+	for _, d := range broker.GetAll(queue) {
 		if strings.HasPrefix(d.MessageId, "more-") {
 			arrived[d.MessageId] = true
 		}

@@ -126,7 +126,7 @@ func (s *shards) everyOrderOnOneQueue(orders int) {
 	t.Helper()
 	queueOf := map[string]int{}
 	for i, audit := range s.audits {
-		for d, ok := s.w.broker.Get(audit); ok; d, ok = s.w.broker.Get(audit) {
+		for _, d := range s.w.broker.GetAll(audit) {
 			order, _ := d.Headers[orderHeader].(string)
 			if earlier, seen := queueOf[order]; seen && earlier != i {
 				t.Fatalf("order %q has messages on queue %d and on queue %d", order, earlier, i)

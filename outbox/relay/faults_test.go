@@ -49,7 +49,7 @@ func (w *world) tryPut(m outbox.Message) error {
 func (w *world) sent() map[string]int {
 	w.Helper()
 	came := map[string]int{}
-	for d, ok := w.broker.Get(w.queue); ok; d, ok = w.broker.Get(w.queue) {
+	for _, d := range w.broker.GetAll(w.queue) {
 		came[d.MessageId+"="+string(d.Body)]++
 	}
 	return came
