@@ -14,37 +14,40 @@ const dear = 8 * time.Millisecond
 // looker finds the next row that is due. Rows that were removed stay in the index for as long as any transaction of the
 // server is older than their removal, a backup's for example. A server passes all of them, those behind the end of what
 // it is asked for too, until it meets a row: a million cost 20 to 40 ms. So when a look was dear the next ones begin
-// beyond. For the rows of transactions that took long to commit, the 2nd of them begins at the first row again, and
-// while that is dear the 4th after it, the 8th, and so on: a busy machine makes a look dear once, removed rows always.
+// beyond. For the rows of transactions that took long to commit, some begin at the first row again: while that is dear,
+// after so long a pause that it takes a fiftieth of the time, or after three minutes.
 //
 // READ UNCOMMITTED would spare what a removed row costs while a transaction is open that has written before, a look-up
 // by its key. But it shows rows that are not committed, and from the oldest of them on each claim would look for keys.
 type looker struct {
 	db    *sql.DB
 	low   time.Time // a look begins here; zero: at the first row
-	looks int       // since one began at the first row
-	skip  int       // how many begin at low before the next one that begins at the first row
+	whole time.Time // from then on one begins at the first row
 }
 
-// mostSkipped is what skip grows to.
-const mostSkipped = 199
+// A dear look from the first row is followed by another when so many times as long has passed as it took, or longest.
+const (
+	pauses  = 49
+	longest = 3 * time.Minute
+)
 
 // next is from where on there is a row that is due, by the database's clock.
 func (l *looker) next(ctx context.Context) (from time.Time, due bool, err error) {
-	whole, begin := l.low.IsZero() || l.looks >= l.skip, l.low
-	if l.looks++; whole {
-		begin, l.looks = time.Time{}, 0
+	began, begin := time.Now(), l.low
+	whole := begin.IsZero() || !began.Before(l.whole)
+	if whole {
+		begin = time.Time{}
 	}
-	began := time.Now()
 	from, now, due, err := l.look(ctx, begin)
-	dearly := err == nil && l.isDear(ctx, time.Since(began))
+	took := time.Since(began)
+	dearly := err == nil && l.isDear(ctx, took)
 	switch {
 	case err != nil:
 		return from, false, err
 	case whole && !dearly:
-		l.low, l.skip = time.Time{}, 0
+		l.low = time.Time{}
 	case whole:
-		l.skip = min(2*l.skip+1, mostSkipped)
+		l.whole = time.Now().Add(min(pauses*took, longest))
 	}
 	if dearly && (l.low.IsZero() || !whole) {
 		beyond := from
@@ -54,7 +57,7 @@ func (l *looker) next(ctx context.Context) (from time.Time, due bool, err error)
 		l.low = beyond.Add(-time.Second) // most transactions are shorter
 	}
 	if due && from.Before(l.low) {
-		l.looks = l.skip // there may be more of them
+		l.whole = time.Time{} // there may be more of them
 	}
 	return from, due, nil
 }
