@@ -88,8 +88,10 @@ func partOf(name string) string {
 	return product
 }
 
-// generated is what stands in a page of Markdown and is made from code or results; internal/test/repo holds it there.
-var generated = regexp.MustCompile(`(?s)<!-- (settings|rights|figures|summary|tests): .*?<!-- end of `)
+// generated is what stands in a page of Markdown and is made from code or results, or is a file's text. Package
+// internal/test/repo holds it there.
+var generated = regexp.MustCompile("(?s)<!-- (settings|rights|figures|summary|tests): .*?<!-- end of |" +
+	"<!-- (diagram|program): .*?\n```.*?\n```\n")
 
 // measure counts lines that hold code, and Go's tokens; of Markdown, words that somebody wrote.
 func measure(name string, text []byte) (c count) {
