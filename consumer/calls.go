@@ -74,8 +74,8 @@ func (h *callHandler) around(mw Middleware) Handler {
 	if h.f == nil {
 		return h
 	}
-	one := single(func(ctx context.Context, _ *gorm.DB, m Message) error { return h.f(ctx, m) }).behind(mw)
-	return &callHandler{f: func(ctx context.Context, m Message) error { return one(ctx, nil, m) }, o: h.o}
+	one := single{f: func(ctx context.Context, _ *gorm.DB, m Message) error { return h.f(ctx, m) }}.behind(mw)
+	return &callHandler{f: func(ctx context.Context, m Message) error { return one.f(ctx, nil, m) }, o: h.o}
 }
 
 const (

@@ -150,6 +150,11 @@ type Config struct {
 	// else. Otherwise one process of a group is elected for them.
 	WithoutKeeper bool
 
+	// Check looks at what the handler does with its transactions, and logs warnings of what a transaction cannot hold or
+	// take back, each with the statement, the line of the code and the cure: docs/library.md lists them. It is for
+	// development: each call costs three round trips to MySQL more. Handlers of [Calls] have no transaction to look at.
+	Check bool
+
 	// Observe, if set, is called once for each delivery that ended, after its ack was sent or when it was given up.
 	// Lanes call it at the same time, and wait for it: it must be quick and must not block. A panic is logged and goes
 	// no further.

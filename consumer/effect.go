@@ -22,6 +22,7 @@ type effects struct {
 	db      *gorm.DB
 	pool    *sql.DB
 	handler Handler
+	checks  *checks // nil: nobody looks
 }
 
 // errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
@@ -226,7 +227,12 @@ func blameAll(blamed map[int]error) error {
 func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (begun int, err error) {
 	began := time.Now()
 	at, err := e.runner.Run(ctx, calling(msgs), func(ctx context.Context) error {
-		return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
+		if e.checks == nil {
+			return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
+		}
+		return e.checks.handle(ctx, guard, e.handler, msgs, func(tx gorm.ConnPool) error {
+			return e.handler.Handle(ctx, gormOver(ctx, e.db, tx), msgs)
+		})
 	})
 	if begun = at + 1; begun == 0 {
 		begun = len(msgs)

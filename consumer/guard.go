@@ -174,14 +174,19 @@ func (g *guardedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return rows, g.note(err)
 }
 
-// QueryRowContext queries one row in the transaction. A *sql.Row cannot carry a foreign error, so after a failed
-// statement the row is that of a cancelled context.
+// refusedRow is the row of a query that is not sent: of a cancelled context, because a *sql.Row cannot carry a foreign
+// error.
+func (g *guardedTx) refusedRow(ctx context.Context, err error, query string, args []any) *sql.Row {
+	over, cancel := context.WithCancelCause(ctx)
+	cancel(err)
+	return g.tx.QueryRowContext(over, query, args...)
+}
+
+// QueryRowContext queries one row in the transaction.
 func (g *guardedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	ctx, err := g.admit(ctx, query)
 	if err != nil {
-		over, cancel := context.WithCancelCause(ctx)
-		cancel(err)
-		return g.tx.QueryRowContext(over, query, args...)
+		return g.refusedRow(ctx, err, query, args)
 	}
 	row := g.tx.QueryRowContext(ctx, query, args...)
 	_ = g.note(row.Err())

@@ -72,44 +72,43 @@ var ErrStuck = runner.ErrStuck
 
 // Each makes a one-message function a Handler. The messages of a batch share one transaction; the first that fails is
 // blamed.
-func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler { return single(f) }
+func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler { return single{f, f} }
 
 // single is a function for one message.
-type single func(ctx context.Context, tx *gorm.DB, m Message) error
+type single struct {
+	f    func(ctx context.Context, tx *gorm.DB, m Message) error
+	code any // of a user's, whatever is around it
+}
 
 // Handle is a [Handler]'s.
-func (f single) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+func (s single) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 	at := positionOf(ctx, msgs)
 	for i, m := range msgs {
 		at.Set(i)
-		err := f(ctx, tx, m)
-		if guard, ok := SQL(tx).(*guardedTx); ok {
-			err = guard.ofCall(err)
-		}
-		if err != nil {
+		if err := ofCall(ctx, tx, s.code, &msgs[i], s.f(ctx, tx, m)); err != nil {
 			return Blame(BlamedMessage{Index: i, Err: err})
 		}
 	}
 	return nil
 }
 
-func (f single) around(mw Middleware) Handler { return f.behind(mw) }
+func (s single) around(mw Middleware) Handler { return s.behind(mw) }
 
-// behind is f with middleware that sees each message by itself. Whom it blames is that message.
-func (f single) behind(mw Middleware) single {
+// behind is s with middleware that sees each message by itself. Whom it blames is that message.
+func (s single) behind(mw Middleware) single {
 	next := mw(HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 		if len(msgs) != 1 {
 			return errOtherMessages
 		}
-		return f(ctx, tx, msgs[0])
+		return s.f(ctx, tx, msgs[0])
 	}))
-	return func(ctx context.Context, tx *gorm.DB, m Message) error {
+	return single{func(ctx context.Context, tx *gorm.DB, m Message) error {
 		err := next.Handle(ctx, tx, []Message{m})
 		if by := blameOf(err, 1); by != nil {
 			return by[0]
 		}
 		return err
-	}
+	}, s.code}
 }
 
 // positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with

@@ -54,11 +54,7 @@ func (x Mux) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 				part[j] = msgs[i]
 			}
 		}
-		err := x[key].Handle(ctx, tx, part)
-		if guard, ok := SQL(tx).(*guardedTx); ok {
-			err = guard.ofCall(err)
-		}
-		err = ofEach(err, len(part))
+		err := ofEach(ofCall(ctx, tx, nil, nil, x[key].Handle(ctx, tx, part)), len(part))
 		by := blameOf(err, len(part))
 		if err != nil && by == nil {
 			return err

@@ -65,6 +65,9 @@ func NewRehearsal(cfg Config, h Handler, db *gorm.DB, pool *sql.DB) (*Rehearsal,
 	}
 	broker := inMemory{r}
 	c.records, c.publisher, c.effects.pool = records, broker, pool
+	if c.effects.checks != nil {
+		c.effects.checks.server = false
+	}
 	r.cfg, r.records = cfg, records
 	r.worker = &worker{
 		c: c.engine, name: c.name + "/0", acks: broker, clock: &laneClock{}, locker: schemaLock{Locker: lock.None{}},

@@ -71,9 +71,12 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 		name:      processName(),
 	}
 	c.effects = &effects{engine: c, db: o.DB, pool: pool, handler: h}
-	if calls != nil {
+	switch {
+	case calls != nil:
 		c.service = newService(calls, c)
 		m.up(DependencyService)
+	case cfg.Check:
+		c.effects.checks = newChecks(cfg)
 	}
 	c.pause = newPause(c)
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{

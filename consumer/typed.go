@@ -20,13 +20,13 @@ import (
 // value; and null. If T or *T has a method Validate() error, it is asked too, and what it refuses is dead-lettered with
 // reason permanent, unless the error is marked as [Malformed].
 func JSON[T any](f func(ctx context.Context, tx *gorm.DB, body T, m Message) error) Handler {
-	return validated{Each(func(ctx context.Context, tx *gorm.DB, m Message) error {
+	return validated{single{func(ctx context.Context, tx *gorm.DB, m Message) error {
 		body, err := bodyOf[T](m)
 		if err != nil {
 			return err
 		}
 		return f(ctx, tx, body, m)
-	}), decoder[T]{}}
+	}, f}, decoder[T]{}}
 }
 
 // JSONBatch is [JSON] for a function that gets a whole batch, as a [Handler] does: bodies[i] is that of msgs[i].

@@ -37,7 +37,8 @@ type Trial struct {
 	committed state
 }
 
-// New makes a trial of a handler. In a test inside [testing/synctest] the time that the handler and the engine
+// New makes a trial of a handler. It is looked at as with [consumer.Config].Check, as far as that needs no MySQL;
+// warnings are logged and fail no test. In a test inside [testing/synctest] the time that the handler and the engine
 // themselves wait, as for HandlerTimeout, passes at once too.
 func New(t testing.TB, h consumer.Handler, o Options) *Trial {
 	t.Helper()
@@ -45,6 +46,7 @@ func New(t testing.TB, h consumer.Handler, o Options) *Trial {
 	pool := sql.OpenDB(connector{w})
 	t.Cleanup(func() { _ = pool.Close() })
 	cfg, db := o.Config, o.DB
+	cfg.Check = true
 	cfg.GiveBackAfter = cmp.Or(cfg.GiveBackAfter, 250*time.Millisecond)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))

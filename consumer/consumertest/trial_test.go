@@ -1,10 +1,12 @@
 package consumertest_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -268,6 +270,32 @@ func TestWhatIsGivenBackComesAgain(t *testing.T) {
 	away = false
 	want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
 		`stock.rollback/seat.release/"b1" applied, attempt 1`)
+}
+
+// Given handlers that do nothing by their transaction, and one that does, when they are tried, then the test's log
+// warns of the former, with the line of the handler.
+func TestATrialWarnsOfAHandlerThatDoesNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do    func(context.Context, *gorm.DB, consumer.Message) error
+		warns bool
+	}{
+		"it does nothing": {func(context.Context, *gorm.DB, consumer.Message) error { return nil }, true},
+		"it writes":       {free, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said bytes.Buffer
+			w := consumertest.New(t, consumer.Each(tc.do), consumertest.Options{
+				Config: consumer.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))},
+			})
+			for _, key := range []string{"b1", "b2"} {
+				w.Deliver(consumertest.Message(tag, key, "{}"))
+			}
+			warned := strings.Count(said.String(), "a handler has returned nil without a statement")
+			if tc.warns != (warned == 1) || tc.warns && !strings.Contains(said.String(), "trial_test.go:") {
+				t.Errorf("warned %d times:\n%s", warned, &said)
+			}
+		})
+	}
 }
 
 // Given messages that a handler puts into the outbox, then those stand there whose effects are committed, once each,

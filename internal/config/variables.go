@@ -263,6 +263,9 @@ func operating(c *Config) []Variable {
 			"downloaded").byDefault("no").example("yes"),
 		row("UI_REDACT", pointers(), &c.UIRedact, "what stands at these JSON pointers in a body is hidden by pages and API, "+
 			"but not what error texts quote of it; * is any name or place").optional("/customer/name,/items/*/note"),
+		row("CHECK", choice([]string{onWord, offWord}, []bool{true, false}), &c.Check, "for development: warnings of what a "+
+			"handler does that its transaction cannot hold or take back, see docs/library.md#warnings-in-development").
+			byDefault(offWord).example(onWord),
 		row("LOG_LEVEL", choice([]string{"debug", "info", "warn", "error"},
 			[]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}), &c.LogLevel,
 			"least level that is logged").byDefault("info").example("debug"),

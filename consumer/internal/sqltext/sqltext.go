@@ -72,6 +72,47 @@ func Read(text string) (all Kind, what string) {
 	}
 }
 
+// writing are the verbs of what changes rows.
+var writing = words("INSERT UPDATE DELETE REPLACE")
+
+// Writes reports whether a plain statement is one that changes rows.
+func Writes(text string) bool {
+	r := &reader{text: text}
+	return writing[r.verb()]
+}
+
+// verb goes to the word that says what a statement does, also where a WITH stands before it.
+func (r *reader) verb() string {
+	for r.next(); r.is("("); {
+		r.next()
+	}
+	if !r.is("WITH") {
+		return strings.ToUpper(r.token)
+	}
+	for depth := 0; r.kind != 0; r.next() {
+		switch word := strings.ToUpper(r.token); {
+		case r.kind == '(':
+			depth++
+		case r.kind == ')':
+			depth--
+		case depth == 0 && (word == "SELECT" || writing[word]):
+			return word
+		}
+	}
+	return ""
+}
+
+// Names reports whether a name stands in a text, outside of strings and comments.
+func Names(text, name string) bool {
+	r := &reader{text: text}
+	for r.next(); r.kind != 0; r.next() {
+		if (r.kind == 'w' || r.kind == '`') && strings.EqualFold(strings.Trim(r.token, "`"), name) {
+			return true
+		}
+	}
+	return false
+}
+
 // namesGetLock reports whether GET_LOCK stands somewhere in a text, in any case.
 func namesGetLock(text string) bool {
 	for {

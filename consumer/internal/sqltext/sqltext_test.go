@@ -126,3 +126,24 @@ func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 		}
 	}
 }
+
+// Given texts, then those that change rows are told from those that read or do something else, and a table is found by
+// its name where that is none of a string or a comment.
+func TestWhatWritesIsToldAndWhichTable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct{ writes, names bool }{
+		"INSERT INTO own VALUES (1)":                                 {true, true},
+		"replace into `OWN` values (1)":                              {true, true},
+		"/* a */ UPDATE shop.own SET v = 1":                          {true, true},
+		"DELETE FROM other WHERE v = 'own' -- own":                   {true, false},
+		"WITH x AS (SELECT 1) UPDATE own, x SET v = 1":               {true, true},
+		"WITH x AS (SELECT k FROM other) SELECT * FROM x FOR UPDATE": {false, false},
+		"(SELECT * FROM own)":                                        {false, true},
+		"SAVEPOINT own_1":                                            {false, false},
+		"":                                                           {false, false},
+	} {
+		if writes, names := Writes(text), Names(text, "own"); writes != want.writes || names != want.names {
+			t.Errorf("%q: writes %v, names %v, want %v", text, writes, names, want)
+		}
+	}
+}

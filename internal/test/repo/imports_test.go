@@ -48,6 +48,7 @@ var arrows = []arrow{
 	{"consumer/internal/admission", []string{"consumer/internal/decide", "dedup", "internal/mysqldb"},
 		"what the workers know together of trouble must be tried without a server"},
 	{"consumer/internal/runner", nil, "what runs the code of a handler outlives whatever that does"},
+	{"consumer/internal/check", nil, "what is told to a developer must not weigh on what is done"},
 	{"consumer/consumertest", []string{"consumer", "dedup", "internal/mysqldb", "internal/rabbit", "outbox"},
 		"what a test sees must be the engine's own: it gives it a database, a clock and queues, and decides nothing"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
