@@ -30,6 +30,7 @@ has all. A key that is dead under several tags is shown once for each.`,
 		return func(ctx context.Context, c *command.Call) error {
 			all, err := c.Letters.Show(ctx, c.Args[0], *tag)
 			if err == nil && len(all) == 0 {
+				c.SayUnknownGroup(ctx)
 				err = fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it",
 					c.Config.Group, c.Args[0], c.Program)
 			}
