@@ -148,6 +148,36 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	s.golden("expected")
 }
 
+// Given orders whose messages were never seen in a schema without an outbox, then a look says so and what makes the
+// table, before it begins, when it is to publish; without that it needs none. Doctor says of the file what run would.
+func TestWhatShouldHaveComeCannotBePutWithoutAnOutbox(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.exec("CREATE TABLE orders (id BIGINT PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+	text := "SELECT 't' AS msg_tag, id AS msg_key, '{}' AS body, NULL AS created_at, id AS after FROM orders " +
+		"WHERE id > :after ORDER BY id LIMIT :limit"
+	file := s.selects(text)
+	for _, test := range []struct{ more, stdout, stderr string }{
+		{"", "1  ", "messages that did not come: 1"},
+		{"--publish", "", "nothing was put into the outbox: outbox, whose table `rollbackd migrate --outbox` makes: "},
+	} {
+		args := strings.Fields("reconcile --expected " + file + " " + test.more)
+		stdout, stderr, code := runCLI(t, s.environ, "", args...)
+		if code != exitFailed || strings.Contains(stdout, "not_seen") != (test.stdout != "") ||
+			!strings.Contains(stderr, test.stderr) {
+			t.Errorf("%v: exit %d, %s%s; want %q", args, code, stdout, stderr, test.stderr)
+		}
+	}
+	for _, test := range []struct{ file, says string }{
+		{file, "no ROLLBACKD_EXPECTED_FILE"},
+		{file + ".none", "fail ROLLBACKD_EXPECTED_FILE = no such file → mend the file"},
+		{s.selects("DELETE FROM orders"), "fail ROLLBACKD_EXPECTED_FILE = must hold one SELECT"},
+		{s.selects("SELECT 1"), "fail ROLLBACKD_EXPECTED_FILE = :after, :limit"},
+	} {
+		s.says(test.says, "ROLLBACKD_EXPECTED_FILE="+test.file)
+	}
+}
+
 // Given more orders than one piece has, with keys of numbers and of texts, then each is seen once; and a SELECT that
 // could leave some out, or that is none, is refused.
 func TestWhatShouldHaveComeIsReadInPieces(t *testing.T) {

@@ -23,6 +23,10 @@ func lookAtSettings(_ context.Context, a *area) {
 		_, err := sqlhandler.Load(a.SQLFile, a.OwnTables())
 		a.failed("ROLLBACKD_SQL_FILE", err, "mend the file: run refuses to start")
 	}
+	if a.ExpectedFile != "" {
+		_, _, err := sqlhandler.LoadQuery(a.ExpectedFile, "after", "limit")
+		a.failed("ROLLBACKD_EXPECTED_FILE", err, "mend the file, see docs/outbox.md: run refuses to start")
+	}
 	a.tell("together", okIf(len(a.checks) == 0, "they go together"))
 }
 

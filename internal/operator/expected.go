@@ -139,12 +139,21 @@ type expecting struct {
 
 // Run looks, and publishes if it was asked to. With an error the report is what was found so far.
 func (o Expectation) Run(ctx context.Context) (Expected, error) {
+	const nothing = "nothing was put into the outbox"
+	if o.Publish { // a look takes minutes
+		pool, err := o.DB.DB()
+		if err == nil {
+			err = outbox.CheckSchema(ctx, pool)
+		}
+		if err != nil {
+			return Expected{Found: []Found{}}, fmt.Errorf("%s: %w", nothing, err)
+		}
+	}
 	first := &expecting{Expectation: o}
 	e, err := first.pass(ctx)
 	if err != nil || !o.Publish || first.found[whereNotSeen].Count == 0 {
 		return e, err
 	}
-	const nothing = "nothing was put into the outbox"
 	switch other := first.found[whereOtherBody].Count; {
 	case o.Force:
 	case e.Queued > 0:

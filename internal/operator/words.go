@@ -1,18 +1,22 @@
 package operator
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // Subject says in words what an act is on.
 func (a Act) Subject() string {
 	r, err := a.Request()
-	switch {
-	case err != nil && len(a.Detail) > 0 && string(a.Detail) != "null":
-		return string(a.Detail)
+	var of OutboxRequest
+	switch ofOutbox := a.Kind == KindOutboxRetry || a.Kind == KindOutboxDrop; {
+	case ofOutbox && json.Unmarshal(a.Detail, &of) == nil:
+		return of.String()
 	case err != nil:
-		return ""
+		return named(a.Detail)
 	}
 	text := Words(r.Filter)
 	if r.From != "" {
@@ -22,6 +26,25 @@ func (a Act) Subject() string {
 		text += fmt.Sprintf(", at most %d", r.Limit)
 	}
 	return text
+}
+
+// named are the fields of a JSON object in words: the name of each, and its value where that is not true alone.
+func named(detail json.RawMessage) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(detail, &fields) != nil {
+		return string(detail)
+	}
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		switch value, word := string(fields[name]), strings.ReplaceAll(name, "_", " "); value {
+		case "true":
+			words = append(words, word)
+		case "false":
+		default:
+			words = append(words, word+" "+strings.Trim(value, `"`))
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // Outcome says in words what came of an act so far.
