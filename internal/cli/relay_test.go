@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -133,6 +134,15 @@ func TestARelayOfItsOwn(t *testing.T) {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("doctor does not say %q: exit %d\n%s", want, code, stdout)
 		}
+	}
+	stdout, _, code = runCLI(t, env, "", "outbox", "list", "--key", "cut-0")
+	if code != exitDone || !strings.Contains(stdout, "cut-0") {
+		t.Errorf("what waits, with a relay's settings: exit %d\n%s", code, stdout)
+	}
+	restricted := "ROLLBACKD_MYSQL_DSN=" + stack.Restricted(t, s.dsn, "SELECT ON rollbackd_schema")
+	stdout, _, code = runCLI(t, append(env, restricted), "", "doctor", "--outbox")
+	if code != exitFailed || !strings.Contains(stdout, "by an account that may make tables") {
+		t.Errorf("doctor of an account that may not see the table: exit %d\n%s", code, stdout)
 	}
 	stdout, _, code = runCLI(t, append(env, "ROLLBACKD_EXCHANGE="+broker.Name("none")), "", "doctor", "--outbox")
 	if code != exitFailed || !strings.Contains(stdout, "does not exist") {

@@ -17,7 +17,8 @@ const lateMessage = 5 * time.Minute
 
 // outbox looks at the table of messages that a relay sends.
 func (a *area) outbox(ctx context.Context, pool *sql.DB) {
-	if a.failed("outbox", outbox.CheckSchema(ctx, pool), a.program+" migrate --outbox") {
+	if a.failed("outbox", outbox.CheckSchema(ctx, pool), "`"+a.program+" migrate --outbox` by an account that may make "+
+		"tables, then the rights of this one: see "+rightsPage) {
 		return
 	}
 	s, err := outbox.Rows{DB: pool}.Survey(ctx)

@@ -46,10 +46,13 @@ func conditions(f *command.Flags) *outbox.Filter {
 	return filter
 }
 
-// open opens the schema of the outbox, which need have no other table of ours.
-func open(ctx context.Context, c *command.Call) (outbox.Rows, error) {
-	if err := c.OpenPool(ctx); err != nil {
-		return outbox.Rows{}, err
+// open opens the schema of the outbox, which need have no other table of ours. Beside a relay no other server is known.
+func open(ctx context.Context, c *command.Call) (rows outbox.Rows, err error) {
+	if c.Config, err = c.LoadConfig("MYSQL_DSN"); err == nil {
+		err = c.OpenPool(ctx)
+	}
+	if err != nil {
+		return rows, err
 	}
 	return outbox.Rows{DB: c.Pool}, nil
 }
@@ -71,6 +74,7 @@ var listCommand = command.Command{
 	Long: `List messages of the outbox without their bodies: those that wait for their time, are due, were refused by
 RabbitMQ and are tried again, or are parked. Nothing is locked, and a bounded part is read at a time.`,
 	Example: "  PROGRAM outbox list --state parked --since 24h",
+	Needs:   command.NeedsNothing,
 	Flags: func(f *command.Flags) command.Work {
 		filter, wanted := conditions(f), f.Listing(100)
 		return func(ctx context.Context, c *command.Call) error {
@@ -92,6 +96,7 @@ var showCommand = command.Command{
 	Use:   "show KEY",
 	Short: "Show a message of the outbox: how it stands and why, its body and headers",
 	Args:  cobra.ExactArgs(1),
+	Needs: command.NeedsNothing,
 	Flags: func(f *command.Flags) command.Work {
 		tag := f.String("tag", "", "only the message with this tag")
 		return func(ctx context.Context, c *command.Call) error {
@@ -147,6 +152,7 @@ The exit code is 1 when a chosen message stays, and when no message has a --key.
 
 func changeCommand(kind operator.Kind) command.Command {
 	it := changeTexts[kind]
+	it.Needs = command.NeedsNothing
 	it.Flags = func(f *command.Flags) command.Work {
 		filter, by, r := conditions(f), f.By(), operator.OutboxRequest{Kind: kind}
 		f.BoolVar(&r.All, "all", false, "choose all messages")
