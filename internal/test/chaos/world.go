@@ -40,8 +40,9 @@ const (
 )
 
 var (
-	written = []string{"stock", "stock_reservation", "consumer_log", outboxTable}   // by a message that is applied
-	tables  = append(slices.Clone(written), "consumer_log_event", "rollbackd_meta") // what the daemons write
+	written = []string{"stock", "stock_reservation", "consumer_log", outboxTable} // by a message that is applied
+	// tables are what the daemons write.
+	tables = append(slices.Clone(written), "consumer_log_event", "consumer_log_act", "consumer_log_once", "rollbackd_meta")
 
 	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 )
