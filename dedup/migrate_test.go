@@ -298,6 +298,10 @@ func TestReadableViewShowsText(t *testing.T) {
 			t.Errorf("status %d is not called %v", i, s)
 		}
 	}
+	w.exec("UPDATE consumer_log SET due_at = '2026-11-27 04:00:00'")
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE due_at = '2026-11-27 04:00:00'"); n != 1 {
+		t.Error("the view does not say when a failed row is due")
+	}
 }
 
 func TestASetWithoutANameOfItsOwnIsRefused(t *testing.T) {

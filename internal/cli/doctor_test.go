@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -55,6 +56,32 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	s.script.Reset()
 	s.script.WriteString(text)
 	s.golden("doctor")
+}
+
+// Given two queues, the second of which nobody consumes and is then gone, then doctor says so, and tells what they
+// share once.
+func TestDoctorLooksAtEveryQueue(t *testing.T) {
+	t.Parallel()
+	points := stack.AMQP(t).Name("points")
+	s := newShell(t, "ROLLBACKD_QUEUES=stock,points", "ROLLBACKD_POINTS__QUEUE="+points,
+		"ROLLBACKD_POINTS__ROUTING_KEYS=points", "ROLLBACKD_POINTS__GROUP=points")
+	s.broker.Track(rabbit.TopologyConfig{
+		Queue: points, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
+	}.Queues()...)
+	s.quietly("", "migrate")
+	for _, want := range []string{
+		"further queue: " + points + ": ", points + ": daemon: nobody consumes from " + points,
+		points + ": queue \"" + points + "\": it does not exist",
+	} {
+		said, _, _ := runCLI(t, s.environ, "", "doctor")
+		if said = strings.Join(strings.Fields(said), " "); !strings.Contains(said, want) ||
+			strings.Count(said, "reachable: ") != 3 {
+			t.Errorf("doctor does not say %q, or tells what is shared twice:\n%s", want, said)
+		}
+		if strings.Contains(want, "nobody consumes") {
+			s.broker.Delete(points)
+		}
+	}
 }
 
 // The service gets no message: a HEAD request tells whether it is there.

@@ -9,6 +9,7 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -37,21 +38,47 @@ type Check struct {
 }
 
 // Run makes all checks, or those that matter to a relay of an outbox; advice calls the program by the name that it was
-// called. Servers are asked at the same time; one that does not answer costs some ten seconds.
+// called. Of further queues it tells what is not well and was not told before. Servers are asked at the same time; one
+// that does not answer costs some ten seconds.
 func Run(ctx context.Context, cfg config.Config, program string, ofRelay bool) (all []Check) {
-	type look struct {
-		name string
-		look func(context.Context, *area)
-	}
 	areas := []look{{"rabbitmq", lookAtRabbit}, {"mysql", lookAtMySQL}, {"daemon", lookAtDaemon}}
-	if !ofRelay {
-		areas = slices.Insert(areas, 2, look{"redis", lookAtLock}, look{"service", lookAtService})
-		areas = append(areas, look{"settings", lookAtSettings}, look{"host", lookAtHost})
+	if ofRelay {
+		return lookAt(ctx, areas, area{Config: cfg, program: program, ofRelay: true})
 	}
+	areas = slices.Insert(areas, 2, look{"redis", lookAtLock}, look{"service", lookAtService})
+	areas = append(areas, look{"settings", lookAtSettings}, look{"host", lookAtHost})
+	for i, queue := range cfg.All() {
+		found := lookAt(ctx, areas, area{Config: queue, program: program})
+		if i > 0 {
+			made := len(found)
+			found = slices.DeleteFunc(found, func(c Check) bool {
+				return c.Level == OK || c.Level == Note || slices.Contains(all, c)
+			})
+			for j := range found {
+				found[j].Name = queue.Queue + ": " + found[j].Name
+			}
+			all = append(all, Check{"settings", "further queue", OK, fmt.Sprintf("%s: %d checks were made for it, %d of them "+
+				"say what is not well with it", queue.Queue, made, len(found)), ""})
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// look is what looks at one area.
+type look struct {
+	name string
+	look func(context.Context, *area)
+}
+
+// lookAt makes the checks of areas, all at the same time.
+func lookAt(ctx context.Context, areas []look, empty area) (all []Check) {
+	empty.redisShown = empty.Shown("REDIS_URL")
 	found := make([]area, len(areas))
 	var wg sync.WaitGroup
 	for i, a := range areas {
-		found[i] = area{Config: cfg, program: program, ofRelay: ofRelay, redisShown: cfg.Shown("REDIS_URL"), name: a.name}
+		found[i] = empty
+		found[i].name = a.name
 		wg.Go(func() { a.look(ctx, &found[i]) })
 	}
 	wg.Wait()
