@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -49,6 +51,18 @@ func All() *Servers {
 	s.publisher = rabbit.NewPublisher(rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"})
 	s.t.Cleanup(func() { _ = s.publisher.Close(context.Background()) })
 	return s
+}
+
+// Closes has db closed at the end.
+func (s *Servers) Closes(db *gorm.DB) {
+	pool := must.Get(db.DB())
+	s.t.Cleanup(func() { _ = pool.Close() })
+}
+
+// Redis starts a Redis alone.
+func Redis() (url string, end func()) {
+	t := &rig{}
+	return stack.Redis(t), t.end
 }
 
 // Close ends what the example had.

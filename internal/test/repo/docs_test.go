@@ -5,6 +5,7 @@ import (
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -151,7 +152,7 @@ func publicly(d *doc.Package) (decls []ast.Node) {
 }
 
 // leastExamples is how many examples a user of the library can read and trust, because they run.
-const leastExamples = 12
+const leastExamples = 30
 
 // Given the packages that a library user imports, then enough examples run on servers, and what pkg.go.dev shows of
 // each is whole: it shows a file, imports included, when one example stands in it beside something else.
@@ -159,7 +160,7 @@ func TestExamplesOfTheLibraryRunAndAreWhole(t *testing.T) {
 	run := 0
 	for name, f := range testFiles(t) {
 		examples := doc.Examples(f)
-		if !slices.Contains([]string{"consumer", "deadletter", "dedup", "stock"}, path.Dir(name)) {
+		if !slices.Contains(public, path.Dir(name)) || path.Dir(name) == "consumer/consumertest" {
 			continue
 		}
 		for _, example := range examples {
@@ -189,4 +190,132 @@ func testFiles(t *testing.T) map[string]*ast.File {
 		all[name] = f
 	}
 	return all
+}
+
+// public are the packages whose verbs a library user calls.
+var public = []string{"admin", "consumer", "consumer/consumertest", "outbox", "outbox/relay", "dedup", "deadletter",
+	"lock", "stock"}
+
+// shownBy are verbs without an example of their own, by the one that calls them.
+var shownBy = map[string]string{
+	"admin.ExampleOpen":         "admin.Site.Run",
+	"consumer.ExampleMalformed": "consumer.IsPermanent",
+	"consumer.ExampleJSONBatch": "consumer.Except",
+	"consumer.ExampleWith":      "consumer.Logged consumer.Recover",
+	"consumer.ExampleCallMeans": "consumer.Unavailable consumer.Unanswered consumer.Misconfigured",
+	"consumer.ExampleOpen":      "consumer.Consumer.Run",
+	"consumer.ExampleOpenAll":   "consumer.Consumers.Run",
+	"outbox.ExampleMigrate":     "outbox.CheckSchema",
+	"outbox.ExampleRows_List":   "outbox.Rows.Show outbox.Rows.Survey outbox.Rows.Retry outbox.Rows.Drop",
+	"outbox/relay.ExampleNew":   "outbox/relay.Relay.Run consumer.Config.Relay",
+	"dedup.ExampleMigrate":      "dedup.Open dedup.MigrationStatus",
+	"dedup.ExampleNewLog": "dedup.Log.CheckSchema dedup.Log.Read dedup.Log.LookUp " +
+		"dedup.Log.List dedup.Log.Events",
+	"deadletter.ExampleLetters_Compensate": "deadletter.New dedup.Log.Campaign",
+	"deadletter.ExampleLetters_Export":     "deadletter.ParseLine",
+	"deadletter.ExampleLetters_List":       "consumer.Config.Letters",
+	"deadletter.ExampleNewWebhook":         "deadletter.VerifySignature deadletter.Webhook.Notify",
+	"lock.ExampleNewRedis":                 "lock.OpenRedis lock.Redis.Lock lock.Redis.Release lock.NameOf",
+	"stock.ExampleRollback":                "stock.ReservationsOf",
+}
+
+// unshown are verbs that no user calls, by who does; a star stands for all that begin so.
+var unshown = map[string]string{
+	"the engine calls its Handler and its Locker": "consumer.HandlerFunc.* consumer.Mux.* lock.None.* lock.NamesOf",
+	"package consumertest is their door":          "consumer.NewRehearsal consumer.Rehearsal.* dedup.NewMemory",
+	"outbox.Put calls it":                         "consumer/consumertest.Outbox.ExecContext",
+	"the engine and the tools of this module move rows, as the comment of package dedup says": "dedup.Log.* " +
+		"dedup.Campaign dedup.CheckSchema dedup.CheckSets dedup.Tables dedup.Cooling.* dedup.Field.In " +
+		"dedup.Identity.Compare dedup.Row.ReplayToken",
+	"commands, pages and API look at sets, rows and the queue": "deadletter.Fingerprint deadletter.Signature " +
+		"deadletter.Letters.CountSet deadletter.Letters.JudgeSet deadletter.Letters.Look deadletter.Letters.Missing " +
+		"deadletter.Letters.Queued deadletter.Letters.Reasons deadletter.Letters.Remembers deadletter.Letters.Survey " +
+		"deadletter.Letters.Sweep deadletter.Letters.UnknownQueue stock.Negative stock.LockReservationsOf stock.Reservations",
+	"whoever writes a lock reads package locktest": "lock.Over lock.ReadHeld lock.ReadState",
+	"it is NewRedis for several clients":           "lock.NewRedlock",
+}
+
+// Given the packages that a library user imports, then pkg.go.dev shows an example beside each function and method that
+// takes an argument, or another example calls it, or nobody but this module does. Those without one are accessors.
+func TestEveryVerbHasAnExample(t *testing.T) {
+	named, calls := map[string]bool{}, map[string]string{} // by package and name
+	for name, f := range testFiles(t) {
+		if !slices.Contains(public, path.Dir(name)) {
+			continue
+		}
+		for _, e := range doc.Examples(f) {
+			name := path.Dir(name) + ".Example" + e.Name
+			if _, suffix, ok := cutLast(name, "_"); ok && suffix != "" && !ast.IsExported(suffix) {
+				name = strings.TrimSuffix(name, "_"+suffix)
+			}
+			named[name] = true
+			ast.Inspect(f, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok {
+					calls[name] += " " + sel.Sel.Name + " "
+				}
+				return true
+			})
+		}
+	}
+	shown := map[string]bool{}
+	for example, verbs := range shownBy {
+		for verb := range strings.FieldsSeq(verbs) {
+			shown[verb] = true
+			if _, name, _ := cutLast(verb, "."); !strings.Contains(calls[example], " "+name+" ") {
+				t.Errorf("%s does not call %s", example, verb)
+			}
+		}
+	}
+	verbs, excused := 0, map[string]bool{} // by what stands in unshown
+	excuses := strings.Fields(strings.Join(slices.Collect(maps.Values(unshown)), " "))
+	for _, p := range packages(t) {
+		if !slices.Contains(public, p.path()) {
+			continue
+		}
+		d, _ := shownOf(t, p)
+		funcs := d.Funcs
+		for _, typ := range d.Types {
+			funcs = slices.Concat(funcs, typ.Funcs, typ.Methods)
+		}
+		for _, f := range funcs {
+			if f.Level > 0 || f.Decl.Type.Params.NumFields() == 0 || slices.Contains(selfEvident, f.Name) {
+				continue
+			}
+			verbs++
+			verb, example := p.path()+"."+f.Name, p.path()+".Example"+f.Name
+			if f.Recv != "" {
+				of := strings.Trim(f.Recv, "*")
+				verb, example = p.path()+"."+of+"."+f.Name, p.path()+".Example"+of+"_"+f.Name
+			}
+			if named[example] || shown[verb] {
+				continue
+			}
+			i := slices.IndexFunc(excuses, func(of string) bool {
+				begin, all := strings.CutSuffix(of, "*")
+				return verb == of || all && strings.HasPrefix(verb, begin)
+			})
+			if i < 0 {
+				t.Errorf("%s has no example: write %s, or say in shownBy or unshown why not", verb, example)
+				continue
+			}
+			excused[excuses[i]] = true
+		}
+	}
+	for _, of := range excuses {
+		if !excused[of] {
+			t.Errorf("unshown has %s, which is shown, or is no verb", of)
+		}
+	}
+	if verbs < 100 {
+		t.Errorf("only %d verbs were looked at", verbs)
+	}
+}
+
+// cutLast is strings.Cut at the last sep.
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
 }
