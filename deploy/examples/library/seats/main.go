@@ -41,16 +41,14 @@ func release(ctx context.Context, tx *gorm.DB, b booking, _ consumer.Message) er
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	var err error
 	if len(os.Args) > 1 { // seats BOOKING
-		err = cancel(ctx, booking{os.Args[1]})
-	} else {
-		err = consumer.Run(ctx, consumer.Config{
-			MySQLDSN: os.Getenv("MYSQL_DSN"), AMQPURLs: []string{os.Getenv("AMQP_URL")},
-			Queue: "seats", Migrate: true, Outbox: true,
-		}, consumer.JSON(release))
-	}
-	if err != nil {
+		if err := cancel(ctx, booking{os.Args[1]}); err != nil {
+			log.Fatal(err)
+		}
+	} else if err := consumer.Run(ctx, consumer.Config{
+		MySQLDSN: os.Getenv("MYSQL_DSN"), AMQPURLs: []string{os.Getenv("AMQP_URL")},
+		Queue: "seats", Migrate: true, Outbox: true,
+	}, consumer.JSON(release)); err != nil {
 		log.Fatal(err)
 	}
 }
