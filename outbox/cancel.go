@@ -16,7 +16,9 @@ const cancelled = "cancel"
 //
 // A key that is absent is no reason to lock its neighbours: a plain DELETE of it would keep others from inserting
 // beside it, and two that cancel and then put would deadlock (under REPEATABLE READ, MySQL's default). So the row is
-// made first, which locks one record, and removed.
+// made first, which locks one record, and removed. Where that waits for a row which a relay deletes meanwhile, InnoDB
+// may have purged it when Cancel goes on, and have moved its lock to the gap, under READ COMMITTED too (seen on MariaDB
+// 10.11): an INSERT beside it waits for tx then. A deadlock (error 1213) is answered by doing tx again.
 func Cancel(ctx context.Context, tx Tx, tag, key string) (inTime bool, err error) {
 	if err := checkTx(tx); err != nil {
 		return false, err
