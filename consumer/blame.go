@@ -136,6 +136,18 @@ func (e *BlameError) Error() string {
 	return fmt.Sprintf("%d messages of the batch, the first is %d: %v", len(e.Messages), first.Index, first.Err)
 }
 
+// inPlace is err, unless it blames by places that are not those of msgs any more: given is the copy of them that a
+// handler was called with, and has put into another order. It may have counted before or after that.
+func inPlace(err error, given, msgs []Message) error {
+	same := func(a, b Message) bool { return a.Identity == b.Identity }
+	_, blames := errors.AsType[*BlameError](err)
+	if !blames || len(msgs) == 1 || slices.EqualFunc(given, msgs, same) {
+		return err
+	}
+	//nolint:errorlint // it blames nobody any more
+	return fmt.Errorf("the handler has put its messages into another order, so whom it blames is not known: %v", err)
+}
+
 // blameOf splits err: the error of each blamed message by its index, or nil when err blames nobody in particular. An
 // index outside 0..n-1 blames nobody: it is the handler's mistake and fails the whole call.
 func blameOf(err error, n int) map[int]error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -225,15 +226,16 @@ func blameAll(blamed map[int]error) error {
 // call calls the handler. One that does not return although its time is over keeps its transaction, which nobody
 // commits; blamed is whom it was at, as far as that is known. Begun is how many of msgs it had begun with.
 func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (begun int, err error) {
-	began := time.Now()
-	at, err := e.runner.Run(ctx, calling(msgs), func(ctx context.Context) error {
+	began, given := time.Now(), slices.Clone(msgs)
+	at, err := e.runner.Run(ctx, calling(given), func(ctx context.Context) error {
 		if e.checks == nil {
-			return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
+			return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), given)
 		}
-		return e.checks.handle(ctx, guard, e.handler, msgs, func(tx gorm.ConnPool) error {
-			return e.handler.Handle(ctx, gormOver(ctx, e.db, tx), msgs)
+		return e.checks.handle(ctx, guard, e.handler, given, func(tx gorm.ConnPool) error {
+			return e.handler.Handle(ctx, gormOver(ctx, e.db, tx), given)
 		})
 	})
+	err = inPlace(err, given, msgs)
 	if begun = at + 1; begun == 0 {
 		begun = len(msgs)
 	}

@@ -35,7 +35,8 @@ type Handler interface {
 	// Handle applies msgs inside tx; the commit of tx marks them done. What would end the transaction is refused with
 	// [ErrEndsTransaction], and what nobody can read, such as CALL, runs for one message at a time. Handle must do nothing
 	// outside tx that may not happen again. Each identity occurs at most once in msgs. Several lanes call Handle at the
-	// same time, each with a transaction of its own.
+	// same time, each with a transaction of its own. Whoever wants another order sorts a copy: when msgs itself has one, a
+	// [Blame] tells nobody whom it means, and the batch is halved as after any other error.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
 	// anew, in the same transaction after what was written is undone, or in another; after [Except] the rest is committed

@@ -338,6 +338,74 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 	})
 }
 
+// Given a handler that sorts the batch which it was given, as one does to lock rows in order, and then blames some of
+// it, whether what it wrote is to be undone or not, also in a Mux and behind middleware that sorts, then these fail and
+// each of the others has its effect once and pays no attempt.
+func TestAHandlerMaySortItsBatch(t *testing.T) {
+	sorted := func(msgs []consumer.Message) {
+		slices.SortFunc(msgs, func(a, b consumer.Message) int { return strings.Compare(b.Key, a.Key) })
+	}
+	undone := func(w *world, tx *gorm.DB, msgs []consumer.Message) error {
+		return errors.Join(insertAll(tx, msgs), blaming(msgs, w.judge))
+	}
+	left := func(w *world, tx *gorm.DB, msgs []consumer.Message) error {
+		var out []consumer.BlamedMessage
+		for i, m := range msgs {
+			if err := w.judge(m); err != nil {
+				out = append(out, consumer.BlamedMessage{Index: i, Err: err})
+			} else if err := insert(tx, m.Key); err != nil {
+				return err
+			}
+		}
+		return consumer.Except(out...)
+	}
+	type ending func(*world, *gorm.DB, []consumer.Message) error
+	sorting := func(w *world, end ending) consumer.Handler {
+		return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			sorted(msgs)
+			return end(w, tx, msgs)
+		})
+	}
+	mux := func(w *world, end ending) consumer.Handler {
+		return consumer.Mux{"order": sorting(w, end), "other": whole(effectOfKey)}
+	}
+	each(t, map[string]func(w *world) consumer.Handler{
+		"Blame":         func(w *world) consumer.Handler { return sorting(w, undone) },
+		"Except":        func(w *world) consumer.Handler { return sorting(w, left) },
+		"Blame, a Mux":  func(w *world) consumer.Handler { return mux(w, undone) },
+		"Except, a Mux": func(w *world) consumer.Handler { return mux(w, left) },
+		"Blame, behind middleware": func(w *world) consumer.Handler {
+			return consumer.With(consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				return undone(w, tx, msgs)
+			}), func(next consumer.Handler) consumer.Handler {
+				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+					sorted(msgs)
+					return next.Handle(ctx, tx, msgs)
+				})
+			})
+		},
+	}, func(t *testing.T, w *world, kind func(*world) consumer.Handler) {
+		w.handler = kind(w)
+		w.cfg.MaxAttempts = 2
+		all := append(ofTag("order", 20), ofTag("other", 3)...)
+		bad := all[2:4:4]
+		w.failing(bad[0].MessageID, bad[1].MessageID)
+		w.oneBatch(len(all))
+		w.publishMessages(all...)
+		w.start()
+		w.endedAs(dedup.Dead, bad...)
+		good := slices.Concat(all[:2], all[4:])
+		w.endedAs(dedup.Success, good...)
+		w.quiet()
+		want := map[string]int{}
+		for _, m := range good {
+			want[m.MessageID] = 1
+		}
+		w.want("effects", w.effects(), want)
+		is(w, "rows with more than one attempt", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_times > 1"), 2)
+	})
+}
+
 // Without Redis nobody but the log knows what was done. Once a thousand messages had no row, it is not asked before the
 // insert: that must find every duplicate all the same, and another body too.
 func TestDuplicatesThatNobodyLookedForMeetTheInsert(t *testing.T) {

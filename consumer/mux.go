@@ -47,14 +47,16 @@ func (x Mux) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
 		places[key] = append(places[key], i)
 	}
 	for _, key := range keys {
-		at, part := places[key], msgs // all, as they are, so that the engine knows which one the handler is at
+		at, part, given := places[key], msgs, msgs // all, as they are, so that the engine knows where the handler is at
 		if len(at) < len(msgs) {
 			part = make([]Message, len(at))
 			for j, i := range at {
 				part[j] = msgs[i]
 			}
+			given = slices.Clone(part)
 		}
-		err := ofEach(ofCall(ctx, tx, nil, nil, x[key].Handle(ctx, tx, part)), len(part))
+		err := inPlace(x[key].Handle(ctx, tx, given), given, part)
+		err = ofEach(ofCall(ctx, tx, nil, nil, err), len(part))
 		by := blameOf(err, len(part))
 		if err != nil && by == nil {
 			return err
