@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -20,6 +22,7 @@ import (
 // checks look at what a handler does with its transactions, and warn of it: see Config.Check.
 type checks struct {
 	check.Log
+	orders check.Orders
 	made   string // the line at which the consumer was made
 	server bool   // there is one to be asked; in a rehearsal there is none
 }
@@ -33,35 +36,62 @@ const (
 	whatLasts   = "a handler has written what no rollback takes back"
 	whatNothing = "a handler has returned nil without a statement"
 	whatKept    = "a statement came after its handler had returned, and was refused"
+	whatIdle    = "a handler has sent nothing for long while its transaction held locks"
+	whatCrossed = "a handler has locked rows in another order than for another batch"
 )
+
+// idleFor is how long is long: a round trip of a handler takes a hundredth of it.
+const idleFor = 100 * time.Millisecond
 
 // errKept is what a statement gets that comes too late.
 var errKept = errors.New("the handler has returned: its transaction is no longer its own")
 
-// checkedTx is a guardedTx as a handler gets it while somebody looks. Statements pass one at a time, so that those of
-// goroutines which outlive the handler are seen before they are sent.
+// checkedTx is a guardedTx as a handler gets it while somebody looks, the same in each call of one transaction.
+// Statements pass one at a time, so that those of goroutines which outlive the handler are seen before they are sent.
 type checkedTx struct {
 	*guardedTx
 	checks *checks
-	msgs   []Message
 
-	mu      sync.Mutex    // held while a statement runs
-	over    bool          // the handler has returned; guarded by mu, like all below
-	sent    int           // statements of this call
-	before  int           // those of them that were sent before the message at hand
-	single  bool          // the code for each message was looked at by itself
+	mu      sync.Mutex    // held while a statement runs; it guards all below
 	lasting bool          // a temporary table was perhaps made or dropped, which no server rolls back
 	writes  []check.Place // of statements that write, each once
+	locks   []check.Lock  // in their order, behind those of the messages
+	call    checkedCall
+}
+
+// checkedCall is one call of the handler.
+type checkedCall struct {
+	msgs   []Message
+	over   bool        // the handler has returned
+	sent   int         // statements
+	before int         // those of them that were sent before the message at hand
+	single bool        // the code for each message was looked at by itself
+	holds  bool        // it has changed rows
+	lastAt check.Place // of the last statement, once it holds some
+	since  time.Time   // when that had its answer
 }
 
 // handle has a handler called with a transaction that is looked at. code is the handler's.
 func (c *checks) handle(
 	ctx context.Context, guard *guardedTx, code any, msgs []Message, call func(tx gorm.ConnPool) error,
 ) error {
-	t := &checkedTx{guardedTx: guard, checks: c, msgs: msgs}
-	err := t.run(call)
-	if err == nil && t.sent == 0 && !t.single {
+	t := guard.looked
+	if t == nil {
+		t = &checkedTx{guardedTx: guard, checks: c}
+		for _, m := range msgs { // those who share a message never meet: the engine locks them first, sorted
+			t.locks = append(t.locks, check.Lock{Rows: m.Identity.String()})
+		}
+		slices.SortFunc(t.locks, func(a, b check.Lock) int { return cmp.Compare(a.Rows, b.Rows) })
+		guard.looked = t
+	}
+	err := t.run(ctx, msgs, call)
+	if err == nil && t.call.sent == 0 && !t.call.single {
 		t.nothing(ctx, code, msgs[0])
+	}
+	if first, then, crossed := c.orders.Add(t.locks); crossed {
+		t.warn(ctx, whatCrossed, then.Place, "change rows in one order, sorted by their key, or all by one statement: when "+
+			"two such transactions meet, MySQL ends one (deadlock), and it is done again", slog.String("rows", then.Rows),
+			slog.String("before", first.Rows), slog.String("before_line", first.Line))
 	}
 	t.closeRows()
 	if c.server && len(t.writes) > 0 && t.failed == nil && ctx.Err() == nil && t.lasts(ctx) {
@@ -70,11 +100,15 @@ func (c *checks) handle(
 	return err
 }
 
-func (t *checkedTx) run(call func(tx gorm.ConnPool) error) error {
+func (t *checkedTx) run(ctx context.Context, msgs []Message, call func(tx gorm.ConnPool) error) error {
+	t.mu.Lock()
+	t.call = checkedCall{msgs: msgs}
+	t.mu.Unlock()
 	defer func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.over = true
+		t.idled(ctx, "it returned")
+		t.call.over = true
 	}()
 	return call(t)
 }
@@ -89,10 +123,10 @@ func ofCall(ctx context.Context, tx *gorm.DB, code any, m *Message, err error) e
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if err = t.guardedTx.ofCall(err); code != nil {
-			if err == nil && t.sent == t.before {
+			if err == nil && t.call.sent == t.call.before {
 				t.nothing(ctx, code, *m)
 			}
-			t.single, t.before = true, t.sent
+			t.call.single, t.call.before = true, t.call.sent
 		}
 	}
 	return err
@@ -101,36 +135,77 @@ func ofCall(ctx context.Context, tx *gorm.DB, code any, m *Message, err error) e
 // nothing tells that the handler did nothing for a message.
 func (t *checkedTx) nothing(ctx context.Context, code any, m Message) {
 	at := check.Place{Line: cmp.Or(check.LineOf(code), t.checks.made)}
-	if t.checks.First(whatNothing, at) {
-		t.checks.Warn(ctx, whatNothing, at, "write through the tx that the handler is given, not through a pool; return an "+
-			"error where nothing could be done. If the message asks for nothing, this is as it should be",
-			slog.Any("message", m.Identity))
-	}
+	t.checks.Warn(ctx, whatNothing, at, "write through the tx that the handler is given, not through a pool; return an "+
+		"error where nothing could be done. If the message asks for nothing, this is as it should be",
+		slog.Any("message", m.Identity))
+}
+
+// warn tells of a call, by its first message.
+func (t *checkedTx) warn(ctx context.Context, what string, at check.Place, do string, attrs ...slog.Attr) {
+	t.checks.Warn(ctx, what, at, do, append(attrs, slog.Any("message", t.call.msgs[0].Identity))...)
 }
 
 // enter is what comes before a statement. The caller holds mu.
 func (t *checkedTx) enter(ctx context.Context, text string) (check.Place, error) {
 	at := check.At(text)
-	if !t.over {
-		t.sent++
-		return at, nil
+	if t.call.over {
+		t.warn(ctx, whatKept, at, "wait for the goroutines that use tx before the handler returns, and keep tx nowhere")
+		return at, fmt.Errorf("%s: %w", cmp.Or(at.Line, at.Statement), errKept)
 	}
-	if t.checks.First(whatKept, at) {
-		t.checks.Warn(ctx, whatKept, at, "wait for the goroutines that use tx before the handler returns, and keep tx "+
-			"nowhere", slog.Any("message", t.msgs[0].Identity))
-	}
-	return at, fmt.Errorf("%s: %w", cmp.Or(at.Line, at.Statement), errKept)
+	t.call.sent++
+	t.idled(ctx, "the statement at "+cmp.Or(at.Line, at.Statement))
+	return at, nil
 }
 
-// leave is what comes behind a statement. The caller holds mu.
-func (t *checkedTx) leave(at check.Place, text string, err error) {
+// idled tells that nothing was sent for long until now.
+func (t *checkedTx) idled(ctx context.Context, until string) {
+	if took := time.Since(t.call.since); t.call.holds && took >= idleFor {
+		t.warn(ctx, whatIdle, t.call.lastAt, "do what takes long before the first statement that writes, or outside: by "+
+			"consumer.Calls, or by a message in the outbox", slog.Duration("idle", took.Round(time.Millisecond)),
+			slog.String("until", until))
+	}
+}
+
+// leave is what comes behind a statement; a query has no res. The caller holds mu.
+func (t *checkedTx) leave(at check.Place, text string, args []any, res sql.Result, err error) {
 	if err != nil {
 		return
 	}
+	changed := int64(-1) // nobody knows
+	if res != nil {
+		changed, _ = res.RowsAffected()
+	}
 	t.lasting = t.lasting || t.last == sqltext.Lasting
-	if (t.last == sqltext.Opaque || sqltext.Writes(text)) && !slices.Contains(t.writes, at) {
+	writes := t.last == sqltext.Opaque || sqltext.Writes(text)
+	if writes && !slices.Contains(t.writes, at) {
 		t.writes = append(t.writes, at)
 	}
+	if t.call.holds = t.call.holds || writes && changed != 0; t.call.holds {
+		t.call.lastAt, t.call.since = at, time.Now()
+	}
+	if at.Line == "" {
+		return // of a handler of ours, which keeps its transactions apart, or sorts
+	}
+	rows, before := sqltext.Rows(text)
+	perhaps := sqltext.Locks(text)
+	if perhaps {
+		rows, before = text, 0
+	}
+	if values, ok := valuesOf(args[min(before, len(args)):]); ok && rows != "" && (perhaps || changed > 0) {
+		t.locks = append(t.locks, check.Lock{Rows: rows + values, Perhaps: perhaps, Place: at})
+	}
+}
+
+// valuesOf are the values of a statement as they are sent, if that can be told.
+func valuesOf(args []any) (text string, ok bool) {
+	for _, a := range args {
+		v, err := driver.DefaultParameterConverter.ConvertValue(a)
+		if err != nil {
+			return "", false
+		}
+		text += fmt.Sprintf(" %#v", v)
+	}
+	return text, true
 }
 
 // ExecContext runs a statement in the transaction.
@@ -142,7 +217,7 @@ func (t *checkedTx) ExecContext(ctx context.Context, query string, args ...any) 
 		return nil, err
 	}
 	res, err := t.guardedTx.ExecContext(ctx, query, args...)
-	t.leave(at, query, err)
+	t.leave(at, query, args, res, err)
 	return res, err
 }
 
@@ -155,7 +230,7 @@ func (t *checkedTx) QueryContext(ctx context.Context, query string, args ...any)
 		return nil, err
 	}
 	rows, err := t.guardedTx.QueryContext(ctx, query, args...)
-	t.leave(at, query, err)
+	t.leave(at, query, args, nil, err)
 	return rows, err
 }
 
@@ -168,7 +243,7 @@ func (t *checkedTx) QueryRowContext(ctx context.Context, query string, args ...a
 		return t.refusedRow(ctx, err, query, args)
 	}
 	row := t.guardedTx.QueryRowContext(ctx, query, args...)
-	t.leave(at, query, row.Err())
+	t.leave(at, query, args, nil, row.Err())
 	return row
 }
 
@@ -194,50 +269,31 @@ func (t *checkedTx) lasts(ctx context.Context) bool {
 	return err == nil && slices.Contains(codes, notRolledBack)
 }
 
-// lastingTable is a table that is not rolled back.
-type lastingTable struct{ schema, name, engine string }
+// lastingTables are those that are not rolled back and that this account may see: the name, the schema if it must stand
+// before that, and what to do.
+const lastingTables = "SELECT table_name, NULLIF(table_schema, DATABASE()), CONCAT('the table ', table_schema, '.', " +
+	"table_name, ' is ', engine, ': ALTER TABLE ', table_schema, '.', table_name, ' ENGINE = InnoDB') " +
+	"FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys', " +
+	"'information_schema', 'performance_schema') AND engine NOT IN " +
+	"(SELECT engine FROM information_schema.engines WHERE transactions = 'YES')"
 
-// lastingTables are those that this account may see.
-const lastingTables = "SELECT table_schema, table_name, engine FROM information_schema.tables " +
-	"WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys', 'information_schema', " +
-	"'performance_schema') AND engine NOT IN (SELECT engine FROM information_schema.engines WHERE transactions = 'YES')"
-
-// tellWhatLasts tells which statements have written it, each once: those that name such a table, else the last one.
+// tellWhatLasts tells which statements have written it: those that name such a table, else the last one.
 func (t *checkedTx) tellWhatLasts(ctx context.Context) {
-	var fresh []check.Place
-	for _, at := range t.writes {
-		if t.checks.First(whatLasts, at) {
-			fresh = append(fresh, at)
-		}
-	}
-	if len(fresh) == 0 {
-		return
-	}
-	tables, err := mysqldb.List(ctx, t.tx, func(rows *sql.Rows) (l lastingTable, err error) {
-		err = rows.Scan(&l.schema, &l.name, &l.engine)
+	tables, _ := mysqldb.List(ctx, t.tx, func(rows *sql.Rows) (l struct{ name, schema, do string }, err error) {
+		err = rows.Scan(&l.name, mysqldb.OrZero(&l.schema), &l.do)
 		return l, err
-	}, lastingTables)
-	if err != nil {
-		tables = nil // then nobody knows its name
-	}
-	named := false
+	}, lastingTables) // none: nobody knows the name
+	named := t.lasting
 	for _, at := range t.writes {
 		for _, l := range tables {
-			if !sqltext.Names(at.Statement, l.name) {
-				continue
-			}
-			if named = true; slices.Contains(fresh, at) {
-				name := l.schema + "." + l.name
-				t.warnOfWhatLasts(ctx, at, fmt.Sprintf("the table %s is %s: ALTER TABLE %s ENGINE = InnoDB", name, l.engine, name))
+			if sqltext.Names(at.Statement, l.name) && (l.schema == "" || sqltext.Names(at.Statement, l.schema)) {
+				named = true
+				t.warn(ctx, whatLasts, at, l.do)
 			}
 		}
 	}
-	if !named && !t.lasting {
-		t.warnOfWhatLasts(ctx, fresh[len(fresh)-1], "this statement, or one before it in its transaction, writes by a view, "+
-			"a trigger or a procedure to a table whose engine is not InnoDB: give it that one")
+	if !named {
+		t.warn(ctx, whatLasts, t.writes[len(t.writes)-1], "this statement, or one before it in its transaction, writes by a "+
+			"view, a trigger or a procedure to a table whose engine is not InnoDB: give it that one")
 	}
-}
-
-func (t *checkedTx) warnOfWhatLasts(ctx context.Context, at check.Place, do string) {
-	t.checks.Warn(ctx, whatLasts, at, do, slog.Any("message", t.msgs[0].Identity))
 }

@@ -8,11 +8,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // below is the line that stands so far below the one that calls it, as a warning names it.
@@ -23,6 +26,17 @@ func below(lines int) string {
 
 const lasts = "a handler has written what no rollback takes back | "
 
+// shelves are rows that messages share.
+var shelves = []string{
+	"CREATE TABLE shelf (k INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB",
+	"INSERT INTO shelf VALUES (0, 0), (1, 0), (2, 0), (3, 0), (9, 0)",
+}
+
+// shelfOf is that of a message: the first two lock 0 and 1, the next two 1 and 0.
+func shelfOf(m consumer.Message) int {
+	return map[byte]int{'0': 0, '1': 1, '2': 1, '3': 0}[m.Key[len(m.Key)-1]]
+}
+
 // idle is a handler of its own type. It does nothing.
 type idle struct{}
 
@@ -30,10 +44,16 @@ var lineOfIdle = below(2)
 
 func (idle) Handle(context.Context, *gorm.DB, []consumer.Message) error { return nil }
 
-// warnings are what the log has of checks, each once: what, statement and line.
-func (w *world) warnings() (all []string) {
+const crosses = "a handler has locked rows in another order than for another batch | "
+
+const idles = "a handler has sent nothing for long while its transaction held locks | "
+
+// warnings are what the log has of checks: what, statement, line and cure. That a handler has idled is told only if it
+// is wanted, because a busy machine may stop a process for as long.
+func (w *world) warnings(want string) (all []string) {
 	for line := range strings.Lines(w.logs.String()) {
-		if !strings.Contains(line, `msg="check: `) {
+		idle, _, _ := strings.Cut(idles, " |")
+		if !strings.Contains(line, `msg="check: `) || strings.Contains(line, idle) && !strings.HasPrefix(want, idle) {
 			continue
 		}
 		var parts []string
@@ -107,6 +127,63 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 				})
 			}, "a handler has returned nil without a statement |  | LINE | write through the tx that the handler is given",
 		},
+		"it idles between two statements": {
+			nil, func(_ *world, line *string) consumer.Handler {
+				return consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+					*line = below(1)
+					if err := tx.Exec("INSERT INTO effect VALUES (?, '')", m.Key).Error; err != nil {
+						return err
+					}
+					if err := wait.For(ctx, 200*time.Millisecond); err != nil {
+						return err
+					}
+					return tx.Exec("UPDATE effect SET body = 'b' WHERE k = ?", m.Key).Error
+				})
+			}, idles + "INSERT INTO effect VALUES (?, '') | LINE | do what takes long before the first statement that writes",
+		},
+		"it idles before it returns": {
+			nil, func(_ *world, line *string) consumer.Handler {
+				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+					for _, m := range msgs {
+						*line = below(1)
+						if err := tx.Exec("INSERT INTO effect VALUES (?, '')", m.Key).Error; err != nil {
+							return err
+						}
+					}
+					return wait.For(ctx, 200*time.Millisecond)
+				})
+			}, idles + "INSERT INTO effect VALUES (?, '') | LINE | do what takes long",
+		},
+		"rows in another order": {
+			shelves, func(_ *world, line *string) consumer.Handler {
+				return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+					*line = below(1)
+					return tx.Exec("UPDATE shelf SET n = n + ? WHERE k = ?", 1, shelfOf(m)).Error
+				})
+			}, crosses + "UPDATE shelf SET n = n + ? WHERE k = ? | " +
+				"LINE | change rows in one order",
+		},
+		"tables in another order, by models": {
+			append([]string{"CREATE TABLE total (k INT PRIMARY KEY, n INT) ENGINE=InnoDB", "INSERT INTO total VALUES (1, 0)"},
+				shelves...),
+			func(_ *world, line *string) consumer.Handler {
+				return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+					one, other := "shelf", "total"
+					if msgs[0].Key > "order-0001" {
+						one, other = other, one
+					}
+					for _, table := range []string{one, other} {
+						*line = below(1)
+						err := tx.Table(table).Where("k = ?", 1).Update("n", gorm.Expr("n + ?", len(msgs))).Error
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}, crosses + "UPDATE `shelf` SET `n`=n + ? WHERE k = ? | " +
+				"LINE | change rows in one order",
+		},
 		"nothing, in a type of its own": {
 			nil, func(_ *world, line *string) consumer.Handler {
 				*line = lineOfIdle
@@ -128,47 +205,80 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		for _, text := range tc.setup {
 			w.exec(text)
 		}
+		elsewhere := w.open(stack.MySQL(t)) // its table has the same name, and nobody is told of it
+		ok(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
 		var line, schema string
 		ok(t, w.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&schema))
-		w.cfg.Check, w.cfg.Lanes, w.cfg.BatchSize = true, 1, 2
+		w.cfg.Check = true
+		w.oneBatch(2)
 		w.handler = tc.handler(w, &line)
 		w.startWith(keys("order", 6)...)
 		w.ended(dedup.Success, keys("order", 6)...)
 		w.quiet()
-		got, want := w.warnings(), strings.NewReplacer("LINE", line, "DB.", schema+".").Replace("check: "+tc.want)
+		got, want := w.warnings(tc.want), strings.NewReplacer("LINE", line, "DB.", schema+".").Replace("check: "+tc.want)
 		if len(got) != 1 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("the warnings: %q, want one that begins with %q", got, want)
 		}
 	})
 }
 
-// Given a handler that hands its transaction to a goroutine that outlives it, when that sends a statement, then it is
-// refused, and the log tells from where it came.
+// Given a handler that hands its transaction to a goroutine that outlives it, when that sends statements, one before
+// the COMMIT and one after it, then both are refused, and the log tells from where they came.
 func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Check = true
-	errs, over := make(chan error), make(chan struct{})
+	late, errs := make(chan struct{}), make(chan error)
 	var line string
 	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
-		go func() { // joined by the test, which waits for its error
-			<-over
-			line = below(1)
-			errs <- tx.Exec("INSERT INTO effect VALUES ('late', '')").Error
+		go func() { // it ends with late
+			for range late {
+				line = below(1)
+				errs <- tx.Exec("INSERT INTO effect VALUES ('late', '')").Error
+			}
 		}()
 		return insert(tx, m.Key)
 	})
+	refused := func() {
+		late <- struct{}{}
+		if err := <-errs; err == nil || !strings.Contains(err.Error(), line+": the handler has returned") {
+			t.Errorf("the late statement = %v, want that it is refused at %s", err, line)
+		}
+	}
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == consumer.PointEffect {
+			refused()
+		}
+	}
 	w.startWith("order-0")
 	w.ended(dedup.Success, "order-0")
-	close(over)
-	if err := <-errs; err == nil || !strings.Contains(err.Error(), "the handler has returned") ||
-		!strings.Contains(err.Error(), line) {
-		t.Errorf("the late statement = %v, want that it is refused at %s", err, line)
-	}
+	refused()
+	close(late)
 	w.applied("order-0")
 	want := "check: a statement came after its handler had returned, and was refused | INSERT INTO effect VALUES " +
 		"('late', '') | " + line + " | wait for the goroutines that use tx"
-	if got := w.warnings(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+	if got := w.warnings(""); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 		t.Errorf("the warnings: %q, want one that begins with %q", got, want)
+	}
+}
+
+// Given a handler that is called again in its transaction, because it blames a message, when somebody checks, then both
+// calls get the same transaction: who keeps something by it finds it again.
+func TestACheckedTransactionIsTheSameInEachCall(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Check = true
+	w.oneBatch(4)
+	calls := make(chan gorm.ConnPool, 10)
+	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		calls <- consumer.SQL(tx)
+		if len(msgs) == 4 {
+			return consumer.Blame(consumer.BlamedMessage{Index: 1, Err: errors.New("not yet")})
+		}
+		return insertAll(tx, msgs)
+	})
+	w.startWith(keys("order", 4)...)
+	w.ended(dedup.Success, keys("order", 4)...)
+	if first, second := <-calls, <-calls; first != second {
+		t.Error("the second call has got another transaction")
 	}
 }
 
@@ -185,6 +295,18 @@ func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
 		},
 		"it changes nothing there": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("DELETE FROM archive WHERE k = ?", m.Key).Error
+		},
+		"it sorts its rows": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", m.Key[len(m.Key)-1]-'0').Error
+		},
+		"it locks a row before": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+			if err := tx.Raw("SELECT n FROM shelf WHERE k = 9 FOR UPDATE").Scan(new(int)).Error; err != nil {
+				return err
+			}
+			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", shelfOf(m)).Error
+		},
+		"it changes no row in another order": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", 100+shelfOf(m)).Error
 		},
 		"it finds its row": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
 			if err := insert(tx, m.Key); err != nil {
@@ -209,11 +331,15 @@ func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
 		},
 	}, func(t *testing.T, w *world, f func(ctx context.Context, tx *gorm.DB, m consumer.Message) error) {
 		w.exec("CREATE TABLE archive (k VARBINARY(255)) ENGINE=MyISAM")
+		for _, text := range shelves {
+			w.exec(text)
+		}
 		w.cfg.Check, w.handler = true, consumer.Each(f)
-		w.startWith(keys("order", 3)...)
-		w.ended(dedup.Success, keys("order", 3)...)
+		w.oneBatch(2)
+		w.startWith(keys("order", 4)...)
+		w.ended(dedup.Success, keys("order", 4)...)
 		w.quiet()
-		if got := w.warnings(); len(got) > 0 {
+		if got := w.warnings(""); len(got) > 0 {
 			t.Errorf("the warnings: %q, want none", got)
 		}
 	})

@@ -45,6 +45,8 @@ type guardedTx struct {
 
 	over bool // the handler has ended the transaction
 	left bool // the handler does not return and has it still; only the worker's goroutine touches this
+
+	looked *checkedTx // nil: nobody looks, or no handler was called yet
 }
 
 var (

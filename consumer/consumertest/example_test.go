@@ -128,11 +128,11 @@ func ExampleTrial_Advance() {
 // A dead letter is replayed once the handler is mended.
 func ExampleTrial_Replay() {
 	mended := false
-	w := consumertest.New(t, consumer.Each(func(context.Context, *gorm.DB, consumer.Message) error {
+	w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		if !mended {
 			return consumer.Permanent(errors.New("unknown seat"))
 		}
-		return nil
+		return giveBack(ctx, tx, m)
 	}), consumertest.Options{})
 	fmt.Println(w.Deliver(consumertest.Message("seat.release", "booking-1", "{}")).Outcome)
 	mended = true

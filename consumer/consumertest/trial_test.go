@@ -21,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -272,28 +273,41 @@ func TestWhatIsGivenBackComesAgain(t *testing.T) {
 		`stock.rollback/seat.release/"b1" applied, attempt 1`)
 }
 
-// Given handlers that do nothing by their transaction, and one that does, when they are tried, then the test's log
-// warns of the former, with the line of the handler.
-func TestATrialWarnsOfAHandlerThatDoesNothing(t *testing.T) {
+// Given handlers that do what a check finds without MySQL, and some that do not, when they are tried, then the test's
+// log warns once of the former, with the line of the handler.
+func TestATrialWarnsOfWhatACheckFinds(t *testing.T) {
+	update := func(tx *gorm.DB, key string) error {
+		return tx.Exec("UPDATE shelf SET free = free + 1 WHERE k = ?", key).Error
+	}
 	for name, tc := range map[string]struct {
-		do    func(context.Context, *gorm.DB, consumer.Message) error
-		warns bool
+		do   func(context.Context, *gorm.DB, consumer.Message) error
+		want string
 	}{
-		"it does nothing": {func(context.Context, *gorm.DB, consumer.Message) error { return nil }, true},
-		"it writes":       {free, false},
+		"it does nothing": {
+			func(context.Context, *gorm.DB, consumer.Message) error { return nil }, "nil without a statement",
+		},
+		"it idles": {func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			return errors.Join(update(tx, "a"), wait.For(ctx, 200*time.Millisecond), update(tx, m.Key))
+		}, "sent nothing for long"},
+		"it locks in the order of the messages": {func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+			return update(tx, string(m.Body))
+		}, "another order than for another batch"},
+		"it writes": {func(_ context.Context, tx *gorm.DB, m consumer.Message) error { return update(tx, m.Key) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said bytes.Buffer
-			w := consumertest.New(t, consumer.Each(tc.do), consumertest.Options{
-				Config: consumer.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))},
+			synctest.Test(t, func(t *testing.T) {
+				var said bytes.Buffer
+				w := consumertest.New(t, consumer.Each(tc.do), consumertest.Options{
+					Config: consumer.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))},
+				})
+				w.DeliverAll(consumertest.Message(tag, "b1", "1"), consumertest.Message(tag, "b2", "2"))
+				w.DeliverAll(consumertest.Message(tag, "b3", "2"), consumertest.Message(tag, "b4", "1"))
+				warned := strings.Count(said.String(), "check: ")
+				if (warned == 1) != (tc.want != "") || !strings.Contains(said.String(), tc.want) ||
+					warned > 0 && !strings.Contains(said.String(), "trial_test.go:") {
+					t.Errorf("warned %d times:\n%s", warned, &said)
+				}
 			})
-			for _, key := range []string{"b1", "b2"} {
-				w.Deliver(consumertest.Message(tag, key, "{}"))
-			}
-			warned := strings.Count(said.String(), "a handler has returned nil without a statement")
-			if tc.warns != (warned == 1) || tc.warns && !strings.Contains(said.String(), "trial_test.go:") {
-				t.Errorf("warned %d times:\n%s", warned, &said)
-			}
 		})
 	}
 }

@@ -37,11 +37,23 @@ type Log struct {
 	told map[string]bool // guarded by mu
 }
 
-// First reports whether something is told of a place for the first time.
-func (l *Log) First(what string, at Place) bool {
+// Warn tells, the first time, what is amiss at a place, and what to do.
+func (l *Log) Warn(ctx context.Context, what string, at Place, do string, attrs ...slog.Attr) {
+	if !l.first(fmt.Sprint(what, at)) {
+		return
+	}
+	if at.Statement != "" {
+		attrs = append(attrs, slog.String("statement", at.Statement))
+	}
+	if at.Line != "" {
+		attrs = append(attrs, slog.String("line", at.Line))
+	}
+	l.Out.LogAttrs(ctx, slog.LevelWarn, "check: "+what, append(attrs, slog.String("do", do))...)
+}
+
+func (l *Log) first(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := fmt.Sprint(what, at)
 	if l.told[key] || len(l.told) >= most {
 		return false
 	}
@@ -50,17 +62,6 @@ func (l *Log) First(what string, at Place) bool {
 	}
 	l.told[key] = true
 	return true
-}
-
-// Warn tells what is amiss at a place, and what to do.
-func (l *Log) Warn(ctx context.Context, what string, at Place, do string, attrs ...slog.Attr) {
-	if at.Statement != "" {
-		attrs = append(attrs, slog.String("statement", at.Statement))
-	}
-	if at.Line != "" {
-		attrs = append(attrs, slog.String("line", at.Line))
-	}
-	l.Out.LogAttrs(ctx, slog.LevelWarn, "check: "+what, append(attrs, slog.String("do", do))...)
 }
 
 // ours are packages whose lines say nothing to who has written a handler, with what is below them.

@@ -102,6 +102,46 @@ func (r *reader) verb() string {
 	return ""
 }
 
+// Locks reports whether a text keeps others out without writing: by a locking SELECT, or by a named lock.
+func Locks(text string) bool {
+	r := &reader{text: text}
+	return r.verb() == "SELECT" && Names(text, "UPDATE") || namesGetLock(text)
+}
+
+// Rows are those that an UPDATE or DELETE names, its table and condition as they stand in the text, and how many
+// placeholders stand before the condition; "" for other statements, and where values stand in the place of a table.
+func Rows(text string) (rows string, before int) {
+	r := &reader{text: text}
+	r.next()
+	verb, depth := strings.ToUpper(r.token), 0
+	if verb != "UPDATE" && verb != "DELETE" {
+		return "", 0
+	}
+	from := r.at
+	for r.next(); r.kind != 0; r.next() {
+		switch {
+		case r.kind == '(':
+			depth++
+		case r.kind == ')':
+			depth--
+		case r.kind == '?':
+			before++
+		case depth > 0:
+		case verb == "DELETE" && r.is("FROM"):
+			from = r.at
+		case r.is("SET") || verb == "DELETE" && r.is("WHERE"):
+			if before > 0 {
+				return "", 0
+			}
+			rows = text[from:r.from]
+		}
+		if depth == 0 && r.is("WHERE") {
+			return strings.ReplaceAll(strings.TrimSpace(rows)+" WHERE"+text[r.at:], "`", ""), before
+		}
+	}
+	return "", 0
+}
+
 // Names reports whether a name stands in a text, outside of strings and comments.
 func Names(text, name string) bool {
 	r := &reader{text: text}

@@ -127,6 +127,28 @@ func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 	}
 }
 
+// Given texts, then the rows that one names are its table and its condition, however the table is quoted, and the
+// values before the condition are none of it.
+func TestRowsAreATableAndACondition(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct {
+		rows   string
+		before int
+	}{
+		"UPDATE own SET v = v + ?, w = ? WHERE k = ?":               {"own WHERE k = ?", 2},
+		"update `own` set v = (SELECT 1 WHERE k = ?) where `k` = 5": {"own WHERE k = 5", 1},
+		"DELETE FROM own WHERE k = ?":                               {"own WHERE k = ?", 0},
+		"UPDATE own JOIN (SELECT ? AS k) x SET v = 1 WHERE 1":       {"", 0},
+		"UPDATE own SET v = 1":                                      {"", 0},
+		"INSERT INTO own SELECT * FROM own WHERE k = ?":             {"", 0},
+		"SELECT * FROM own WHERE k = ? FOR UPDATE":                  {"", 0},
+	} {
+		if rows, before := Rows(text); rows != want.rows || before != want.before {
+			t.Errorf("%q: %q behind %d values, want %+v", text, rows, before, want)
+		}
+	}
+}
+
 // Given texts, then those that change rows are told from those that read or do something else, and a table is found by
 // its name where that is none of a string or a comment.
 func TestWhatWritesIsToldAndWhichTable(t *testing.T) {
