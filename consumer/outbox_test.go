@@ -98,25 +98,6 @@ func TestAnEventIsCommittedWithItsEffectWhicheverWayTheMessageIsApplied(t *testi
 	w.want("events", w.sent(), once(without(all, bad...)...))
 }
 
-// Given an engine that dies with the effects and events of a batch written, before its COMMIT or behind it, when two
-// others get all of it twice, then there is one event for each effect.
-func TestAnEventIsNeitherLostNorDoubledByACrash(t *testing.T) {
-	each(t, named(consumer.PointEffect, consumer.PointCommitted), func(t *testing.T, w *world, at consumer.Point) {
-		w.withOutbox()
-		all := keys("order", 60)
-		w.flaky(all[:10]...)
-		w.publish("{}", all...)
-		w.publish("{}", all...)
-		w.crashAt(at)
-		w.start()
-		w.start()
-		w.ended(dedup.Success, all...)
-		w.quiet()
-		w.applied(all...)
-		w.want("events", w.sent(), once(all...))
-	})
-}
-
 // An event that waits already with another body is a failed attempt of its message alone, and no trouble of the
 // database's, although it is a server's error and ends the transaction for all.
 func TestAnEventInConflictIsAFailedAttemptOfItsMessageAlone(t *testing.T) {

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -240,81 +237,4 @@ func TestAMuxThatCannotWorkIsRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// kindsOfHandlers are handlers of each kind whose effect is that of their message, if judge lets it pass.
-func kindsOfHandlers() map[string]func(w *world) consumer.Handler {
-	one := func(w *world) func(context.Context, *gorm.DB, struct{}, consumer.Message) error {
-		return func(_ context.Context, tx *gorm.DB, _ struct{}, m consumer.Message) error {
-			return errors.Join(insert(tx, m.Key), w.judge(m))
-		}
-	}
-	return map[string]func(w *world) consumer.Handler{
-		"JSON": func(w *world) consumer.Handler { return consumer.JSON(one(w)) },
-		"JSONBatch": func(w *world) consumer.Handler {
-			return consumer.JSONBatch(func(_ context.Context, tx *gorm.DB, _ []struct{}, msgs []consumer.Message) error {
-				if err := insertAll(tx, msgs); err != nil {
-					return err
-				}
-				return blaming(msgs, w.judge)
-			})
-		},
-		"Mux": func(w *world) consumer.Handler { return consumer.Mux{tag: consumer.JSON(one(w))} },
-		"With": func(w *world) consumer.Handler {
-			var o witness
-			return consumer.With(consumer.Mux{tag: consumer.JSON(one(w))}, o.called("outer"), consumer.Recover)
-		},
-		"Later": func(w *world) consumer.Handler { // for a moment, whatever else is wrong
-			var c clocked
-			return by(false, func(tx *gorm.DB, m consumer.Message) error {
-				if n := len(c.note(m, "")); n%2 == 1 {
-					return errors.Join(insert(tx, m.Key), consumer.Later(errors.New("not now"), 200*time.Millisecond))
-				}
-				return errors.Join(insert(tx, m.Key), w.judge(m))
-			})
-		},
-		"RetryIn": func(w *world) consumer.Handler {
-			return by(false, func(tx *gorm.DB, m consumer.Message) error {
-				return errors.Join(insert(tx, m.Key), consumer.RetryIn(w.judge(m), 200*time.Millisecond))
-			})
-		},
-	}
-}
-
-// Given messages that are fresh, that fail once, that fail for good and are replayed, all of them sent twice, and an
-// engine that dies before its COMMIT, when two others get them, then each has its effect once, whatever kind of handler
-// it is.
-func TestHandlersOfEachKindHaveEachEffectOnce(t *testing.T) {
-	each(t, kindsOfHandlers(), func(t *testing.T, w *world, kind func(*world) consumer.Handler) {
-		w.handler = kind(w)
-		fresh, before, replayed := keys("fresh", 20), keys("failed-before", 6), keys("replayed", 3)
-		all := slices.Concat(fresh, before, replayed)
-		w.flaky(before...)
-		var mended atomic.Bool
-		for _, k := range replayed {
-			w.rejecting(k, func() error {
-				if mended.Load() {
-					return nil
-				}
-				return consumer.Permanent(errors.New("already shipped"))
-			})
-		}
-		w.publish("{}", all...)
-		w.publish("{}", all...)
-		w.crashAt(consumer.PointEffect)
-		w.start()
-		w.start()
-		w.ended(dedup.Dead, replayed...)
-		mended.Store(true)
-		cfg := w.cfg
-		cfg.AMQPURLs = []string{w.broker.URL}
-		letters := must(cfg.Letters(w.open(w.direct)))(t)
-		res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: replayed}, deadletter.ReplayOptions{By: "tester"})
-		if err != nil || res.Replayed != len(replayed) {
-			t.Fatalf("the replay: %+v, %v", res, err)
-		}
-		w.ended(dedup.Success, all...)
-		w.quiet()
-		w.applied(all...)
-	})
 }

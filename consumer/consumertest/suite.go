@@ -22,26 +22,33 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // Servers are where a [Suite] runs. Give it a schema and a virtual host that hold nothing else: its tables and queues
 // stay there.
-type Servers struct{ MySQLDSN, AMQPURL string }
+type Servers struct {
+	MySQLDSN, AMQPURL string
+	// Lock, RedisURL and ZooKeeperURL are the fields of [consumer.Config]. All empty: no lock.
+	Lock                   lock.Kind
+	RedisURL, ZooKeeperURL string
+}
 
 // Invariant is what must be true of the effects of some messages, whatever happens on the way.
 type Invariant struct {
 	// Setup makes the handler's tables and rows anew. It is called before each fault.
 	Setup func(t *testing.T, db *sql.DB)
-	// Messages are what is published, each twice. Their identities differ.
+	// Messages are what is published, each twice: two at least. Their identities differ.
 	Messages []consumer.Message
 	// Query finds no row when all effects are there once. What it finds is what a fault has broken.
 	Query string
 }
 
-// errSuite fails the first attempt of some messages behind the handler's back.
+// errSuite fails some messages behind the handler's back.
 var errSuite = errors.New("consumertest: this attempt is to fail")
 
 // lastsAtMost is how long it may take until all messages have ended.
@@ -50,20 +57,27 @@ const lastsAtMost = time.Minute
 // killedAt are the points at which a process is killed. A message may pass each of them.
 var killedAt = []consumer.Point{
 	consumer.PointClaimed, consumer.PointEffect, consumer.PointCommitted, consumer.PointFailed, consumer.PointRetryCopy,
-	consumer.PointAcked,
+	consumer.PointLetter, consumer.PointDead, consumer.PointAcked,
 }
 
 // inChild is the variable in which a test that is run as a process to be killed finds the queue, and where to die.
 const inChild = "CONSUMERTEST_SUITE"
 
-// Suite runs a handler on real servers, each time with another fault: two workers that get all messages twice, a
-// process that is killed (kill -9) at each step of a message's way, a COMMIT whose answer is lost. Every third message,
-// from the first on, fails once after the handler is done. When all messages have ended the invariant must hold; the
-// subtest that fails has the fault's name.
+// Suite runs a handler on real servers, each time with another fault:
+//
+//   - two workers share the messages;
+//   - a process is killed (kill -9), at each of these steps of a message's way: it is claimed; the handler has written,
+//     and nothing is committed; that is committed, and nothing acked; a failure is recorded; its copy is in a retry
+//     queue; a dead letter is in its queue; its row says so; the acks are sent;
+//   - of every three COMMITs of effects one does not arrive, and one is made without an answer.
+//
+// All messages are published twice. Of every three the first fails once and the second is dead-lettered, each after the
+// handler is done. When all have ended, all dead letters are replayed; when these have ended too, the invariant must
+// hold. The subtest that fails has the fault's name.
 //
 // For a process to be killed the test is run once more, by the same binary and under the same name, so whatever comes
-// before Suite in it happens again. It is for handlers that write in their transaction, and not for those of
-// [consumer.Calls].
+// before Suite in it happens again. The handler must write in its transaction; one of [consumer.Calls] passes if its
+// service knows a call again.
 func Suite(t *testing.T, s Servers, h consumer.Handler, in Invariant) {
 	t.Helper()
 	if queue, point, ok := strings.Cut(os.Getenv(inChild), " "); ok {
@@ -94,15 +108,15 @@ func Suite(t *testing.T, s Servers, h consumer.Handler, in Invariant) {
 			r.settle(1, nil)
 		})
 	}
-	play("a COMMIT without an answer", func(r *suiteRun) {
+	play("COMMITs without an answer", func(r *suiteRun) {
 		lossy := newLossy(r)
 		r.settle(1, func(p consumer.Point) {
 			if p == consumer.PointEffect {
-				lossy.armed.CompareAndSwap(0, 1)
+				lossy.armed.Store(true)
 			}
 		})
-		if lossy.armed.Load() < 2 {
-			r.t.Error("no answer to a COMMIT was lost: is the connection encrypted?")
+		if lossy.commits.Load() < 2 {
+			r.t.Error("no COMMIT was lost: is the connection encrypted?")
 		}
 	})
 }
@@ -129,6 +143,7 @@ func (r *suiteRun) must(what string, err error) {
 func (r *suiteRun) config(hook func(consumer.Point)) consumer.Config {
 	return consumer.Config{
 		MySQLDSN: r.MySQLDSN, AMQPURLs: []string{r.AMQPURL}, Queue: r.queue, Exchange: r.queue, Migrate: true,
+		Lock: r.Lock, RedisURL: r.RedisURL, ZooKeeperURL: r.ZooKeeperURL, LockTTL: time.Second,
 		RetryDelays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second},
 		Lease:       3 * time.Second, HandlerTimeout: 2 * time.Second, MaxDead: consumer.Off, WithoutKeeper: true, Hook: hook,
 		BatchSize: 50, Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -184,22 +199,42 @@ func (r *suiteRun) consume(ctx context.Context, hook func(consumer.Point)) {
 	}
 }
 
-// failing is the handler, whose every third message fails in its first attempt after it has written.
+// failing is the handler, some of whose messages fail after it has written.
 func (r *suiteRun) failing() consumer.Handler {
-	third := map[string]bool{}
+	place := map[string]int{}
 	for i, m := range r.in.Messages {
-		third[m.Tag+"/"+m.Key] = i%3 == 0
+		place[m.Tag+"/"+m.Key] = i
+	}
+	fails := func(m consumer.Message) error {
+		switch place[m.Tag+"/"+m.Key] % 3 {
+		case 0:
+			if m.Attempt < 2 && m.Replays == 0 {
+				return errSuite
+			}
+		case 1:
+			if m.Replays == 0 {
+				return consumer.Permanent(errSuite)
+			}
+		}
+		return nil
 	}
 	return consumer.With(r.handler, func(next consumer.Handler) consumer.Handler {
 		return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 			err := next.Handle(ctx, tx, msgs)
+			theirs, partly := errors.AsType[*consumer.BlameError](err)
+			if err != nil && !partly {
+				return err
+			}
 			var blamed []consumer.BlamedMessage
 			for i, m := range msgs {
-				if err == nil && m.Attempt < 2 && m.Replays == 0 && third[m.Tag+"/"+m.Key] {
-					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errSuite})
+				if err := fails(m); err != nil {
+					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
 				}
 			}
-			return cmp.Or(err, consumer.Blame(blamed...))
+			if len(blamed) > 0 && partly { // or its handler says that all others are applied
+				blamed = append(blamed, theirs.Messages...)
+			}
+			return cmp.Or(consumer.Blame(blamed...), err)
 		})
 	})
 }
@@ -237,11 +272,11 @@ func (r *suiteRun) killed(at consumer.Point) {
 		}
 	}
 	if spared || child.ProcessState.Exited() {
-		r.t.Errorf("no process was killed when a message was %s; it said:\n%s", at, &said)
+		r.t.Errorf("no process was killed when a message was %s (%v); it said:\n%s", at, child.ProcessState, &said)
 	}
 }
 
-// settle runs consumers until all messages have ended and nothing is in a queue.
+// settle runs consumers until all messages have ended, and again all dead letters once they are replayed.
 func (r *suiteRun) settle(consumers int, hook func(consumer.Point)) {
 	r.t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
@@ -251,11 +286,17 @@ func (r *suiteRun) settle(consumers int, hook func(consumer.Point)) {
 	}
 	until, cancel := context.WithTimeout(ctx, lastsAtMost)
 	defer cancel()
-	for !r.ended(until) || !r.empty(until) {
-		if wait.For(until, 50*time.Millisecond) != nil {
-			r.t.Errorf("not all messages have ended after %v", lastsAtMost)
-			break
+	letters, err := r.config(nil).Letters(r.db)
+	for _, replay := range []bool{true, false} {
+		for err == nil && !(r.ended(until) && r.empty(until)) {
+			err = wait.For(until, 50*time.Millisecond)
 		}
+		if err == nil && replay {
+			_, err = letters.Replay(until, deadletter.Filter{All: true}, deadletter.ReplayOptions{By: "consumertest"})
+		}
+	}
+	if err != nil {
+		r.t.Errorf("consumertest: not all messages have ended: %v", err)
 	}
 	stop()
 	running.Wait()
@@ -298,10 +339,14 @@ func (r *suiteRun) check(fault string) {
 	}
 }
 
-// lossy is a way to MySQL on which the answer to one COMMIT is lost.
+// lossy is a way to MySQL on which, of three COMMITs that come when it is armed, two get no answer.
 type lossy struct {
-	armed atomic.Int32 // 1: the next one is lost; 2: it was
+	armed   atomic.Bool
+	commits atomic.Int32 // that came so
 }
+
+// mostCommits is after how many COMMITs it loses none any more.
+const mostCommits = 12
 
 var commit = []byte("\x03COMMIT")
 
@@ -363,8 +408,12 @@ func (l *lossy) link(in, out net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := in.Read(buf)
-		if bytes.HasSuffix(buf[:n], commit) && l.armed.CompareAndSwap(1, 2) {
-			close(lose)
+		if bytes.HasSuffix(buf[:n], commit) && l.armed.CompareAndSwap(true, false) {
+			if nth := l.commits.Add(1); nth <= mostCommits && nth%3 == 1 {
+				break
+			} else if nth <= mostCommits && nth%3 == 2 {
+				close(lose)
+			}
 		}
 		if _, writeErr := out.Write(buf[:n]); errors.Join(err, writeErr) != nil {
 			break
