@@ -1,56 +1,165 @@
 package daemon_test
 
 import (
-	"bytes"
-	"fmt"
+	"database/sql"
+	"encoding/json"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
-	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
-// handlers are the ways in which the stock can be given back, and the locks beside which it can be. Each must pass the
-// acceptance tests, on the same tables and judged by the same oracle.
-var handlers = []struct {
-	name  string
-	pairs func(t *testing.T) []string // settings
-}{
-	{"stock", func(*testing.T) []string { return nil }},
-	{"sql", func(t *testing.T) []string {
-		file := must(filepath.Abs(filepath.Join("testdata", "stock.sql")))(t)
-		return []string{"HANDLER", "sql", "SQL_FILE", file}
-	}},
-	{"http", func(t *testing.T) []string {
-		dsn := stack.MySQL(t)
-		return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", serveStock(t, dsn).URL + "/rollbacks",
-			"HTTP_TIMEOUT", "2s"}
-	}},
-	{"stock, lock off", func(*testing.T) []string { return []string{"LOCK", "off"} }},
-	// the locks that have a run of their own; those on ZooKeeper and on Redis that fails over have servers to ask for
-	{"stock, lock zookeeper", func(*testing.T) []string { return []string{"LOCK", "zookeeper"} }},
-	{"stock, lock sentinels", func(*testing.T) []string { return []string{"REDIS_URL", withSentinels} }},
-	{"stock, lock cluster", func(*testing.T) []string { return []string{"REDIS_URL", inCluster} }},
-	{"stock, lock redlock", beside("redlock")},
-	{"stock, lock mysql", beside("mysql")},
+// suiteEnv begins the name of a variable in which a process that is to be killed finds the settings of its test.
+const suiteEnv = "ROLLBACKD_TEST_SUITE/"
+
+// suited is a world for the suite of package consumertest: that of the first process, also in one that is to be killed.
+func suited(t *testing.T, pairs func() []string) *world {
+	t.Helper()
+	if settings, is := os.LookupEnv(suiteEnv + t.Name()); is {
+		w := &world{t: t}
+		ok(t, json.Unmarshal([]byte(settings), &w.env))
+		return w
+	}
+	w := newWorld(t, pairs()...)
+	ok(t, os.Setenv(suiteEnv+t.Name(), string(must(json.Marshal(w.env))(t)))) // t.Setenv is for one test at a time
+	return w
 }
 
-// locksEnv asks for the acceptance tests beside other locks: make test-locks.
-const locksEnv = "ROLLBACKD_TEST_LOCKS"
+// passes lets the suite judge the handler that the settings name, beside the lock that they name.
+func (w *world) passes(in consumertest.Invariant) {
+	w.t.Helper()
+	cfg := w.config()
+	h, check, err := handler.Open(w.t.Context(), handler.Options{
+		Config: cfg, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+		Fresh: func(key string) func() string { return cfg.Fresh(key, nil) },
+	})
+	ok(w.t, err)
+	if w.db != nil {
+		in.Setup(w.t, w.db)
+	}
+	if check != nil {
+		ok(w.t, check(w.t.Context(), func(err error) { w.t.Log(err) }))
+	}
+	consumertest.Suite(w.t, consumertest.Servers{
+		MySQLDSN: cfg.MySQLDSN, AMQPURL: cfg.AMQPURLs[0], Lock: cfg.Lock, RedisURL: cfg.RedisURL,
+		ZooKeeperURL: cfg.ZooKeeperURL,
+	}, h, in)
+}
 
-func beside(kind string) func(t *testing.T) []string {
-	return func(t *testing.T) []string {
-		t.Helper()
-		if os.Getenv(locksEnv) == "" {
-			t.Skip("make test-locks runs this")
+// invariant is that of orders each of which is told of by two messages, and some of whose names begin with bad: what
+// their messages ask for is more than there is, or nobody can read it. When all have ended, what is bad is dead and
+// nothing else is, and the query finds nothing. The statements come when stock and reservations are made.
+func invariant(query string, statements ...string) consumertest.Invariant {
+	rng := rand.New(rand.NewPCG(27, 1)) // the same in a process that is to be killed
+	orders := slices.Concat(shop.Orders(rng, "order", 10, skus), shop.Orders(rng, "bad", 3, skus))
+	var messages []consumer.Message
+	add := func(key, body string) {
+		messages = append(messages, consumertest.Message("stock.rollback", key, body))
+	}
+	for i, o := range orders {
+		if i >= 10 { // its reservation is to stay, also where the first of its goods are given back before
+			o.Items = append(slices.Clone(o.Items), stock.Item{SKU: 1_000_000, Quantity: 1})
+			o.Items[0].Quantity += 1000
+			add(o.SN+"/malformed", `{"order_sn":`)
 		}
-		return []string{"LOCK", kind}
+		add(o.SN, string(o.Body()))
+		add(o.SN+"/again", string(o.Body()))
+	}
+	return consumertest.Invariant{
+		Messages: messages,
+		Setup: func(t *testing.T, db *sql.DB) {
+			run := func(text string) { must(db.ExecContext(t.Context(), text))(t) }
+			run("DELETE FROM stock")
+			run("DELETE FROM stock_reservation")
+			ok(t, shop.Stock(t.Context(), db, skus, 1000))
+			ok(t, shop.SeedReserved(t.Context(), db, orders))
+			for _, text := range statements {
+				run(text)
+			}
+		},
+		Query: query + " UNION ALL SELECT msg_key, consumer_status FROM consumer_log " +
+			"WHERE consumer_status <> IF(msg_key LIKE 'bad%', 3, 1)",
 	}
 }
+
+// released finds what is wrong with the tables of package stock.
+const released = "SELECT sku_id, amount FROM stock WHERE amount <> 1000 - (SELECT COALESCE(SUM(quantity), 0) FROM " +
+	"stock_reservation r WHERE r.sku_id = stock.sku_id AND status = 1) UNION ALL SELECT order_sn, status FROM " +
+	"stock_reservation WHERE status <> IF(order_sn LIKE 'bad%', 1, 2)"
+
+// Given the built-in handler, beside each lock, then goods are back once, and each release has its event.
+func TestAcceptStockAmongFaults(t *testing.T) {
+	besideEachLock(t, func(w *world) {
+		w.passes(invariant(released+" UNION ALL SELECT rollback_key, 'has no event' FROM stock_reservation WHERE status = 2 "+
+			"AND CONCAT(rollback_tag, '/', rollback_key) NOT IN (SELECT msg_key FROM rollbackd_outbox) UNION ALL "+
+			"SELECT 'events', COUNT(*) FROM rollbackd_outbox HAVING COUNT(*) <> 10", "DELETE FROM rollbackd_outbox"))
+	}, "EMIT", "stock.released")
+}
+
+// Given a file of statements that run message by message, then goods are back once.
+func TestAcceptStatementsAmongFaults(t *testing.T) {
+	t.Parallel()
+	suited(t, func() []string { return append(onStock(t)["sql"], "LOCK", "off") }).passes(invariant(released))
+}
+
+// Given a service that knows a call again by its key, then goods are back once, and no message has had two keys.
+func TestAcceptCallsAmongFaults(t *testing.T) {
+	t.Parallel()
+	suited(t, func() []string { _, settings := startStock(t); return settings }).passes(invariant(
+		released+" UNION ALL SELECT 'keys', COUNT(*) FROM service_key HAVING COUNT(*) <> 20", "DELETE FROM service_key"))
+}
+
+// Given statements that are joined for many messages, on tables of a user's own, then goods are back once, and what
+// cannot be done to its end has left nothing.
+func TestAcceptJoinedStatementsAmongFaults(t *testing.T) {
+	t.Parallel()
+	file := must(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "sql", "order-state", "handler.sql")))(t)
+	w := suited(t, func() []string { return []string{"HANDLER", "sql", "SQL_FILE", file, "LOCK", "off"} })
+	w.passes(invariant("SELECT goods_id, amount FROM tb_stock WHERE amount <> (SELECT COALESCE(SUM(quantity), 0) FROM "+
+		"stock_reservation WHERE sku_id = goods_id AND order_sn NOT LIKE 'bad%') UNION ALL SELECT order_sn, status "+
+		"FROM tb_order WHERE status <> IF(order_sn LIKE 'bad%', 'cancelling', 'cancelled')",
+		"DROP TABLE IF EXISTS tb_order, tb_stock",
+		"CREATE TABLE tb_order (order_sn VARCHAR(64) PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB",
+		"CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount INT NOT NULL, CHECK (amount >= 0)) ENGINE=InnoDB",
+		"INSERT INTO tb_order SELECT DISTINCT order_sn, 'cancelling' FROM stock_reservation",
+		"INSERT INTO tb_stock SELECT sku_id, 0 FROM stock"))
+	if w.db != nil {
+		w.sqlFile(file, true)
+	}
+}
+
+// onStock are the settings of the handlers that work on the tables of package stock.
+func onStock(t *testing.T) map[string][]string {
+	t.Helper()
+	file := must(filepath.Abs(filepath.Join("testdata", "stock.sql")))(t)
+	return map[string][]string{"stock": nil, "sql": {"HANDLER", "sql", "SQL_FILE", file}}
+}
+
+// locks are those beside which the acceptance tests run, by their names in -run, and their settings.
+var locks = map[string][]string{
+	"redis":     {"REDIS_URL", ownRedis},
+	"zookeeper": {"LOCK", "zookeeper"}, // it and those on Redis that fails over have servers to ask for
+	"sentinels": {"REDIS_URL", withSentinels},
+	"cluster":   {"REDIS_URL", inCluster},
+	"redlock":   {"LOCK", "redlock"},
+	"mysql":     {"LOCK", "mysql"},
+}
+
+// locksEnv asks for the acceptance tests beside redlock and the lock in MySQL: make test ONLY=locks.
+const locksEnv = "ROLLBACKD_TEST_LOCKS"
 
 // These as REDIS_URL give a world servers that no other test uses: one, a master with a replica and sentinels, or a
 // cluster.
@@ -60,170 +169,33 @@ const (
 	inCluster     = "cluster"
 )
 
-// accept runs a test for each handler and each lock, in a world of its own, where half of the messages come by the
-// outbox; the pairs are settings as for newWorld.
-func accept(t *testing.T, test func(w *world), pairs ...string) {
+// besideEachLock runs a test beside each lock, in a world of its own with servers of its own for the lock.
+func besideEachLock(t *testing.T, test func(w *world), pairs ...string) {
 	t.Helper()
 	t.Parallel()
-	for _, h := range handlers {
-		t.Run(h.name, func(t *testing.T) {
+	for name, lock := range locks {
+		t.Run("lock "+name, func(t *testing.T) {
 			t.Parallel()
-			settings := append(h.pairs(t), pairs...)
-			servers, set, more := lockServers(t, settings)
-			w := newWorld(t, append(settings, more...)...)
+			if (name == "redlock" || name == "mysql") && os.Getenv(locksEnv) == "" {
+				t.Skip("make test ONLY=locks runs this")
+			}
+			var servers []*stack.Server
+			var set *stack.RedisSet
+			w := suited(t, func() []string {
+				var more []string
+				servers, set, more = lockServers(t, lock)
+				return slices.Concat(lock, more, pairs)
+			})
 			w.lockServers, w.lockSet = servers, set
-			w.byOutbox()
 			test(w)
-			is(w, "messages left in the outbox", w.waiting(), 0)
 		})
 	}
-}
-
-// Given orders of which everything is published three times, and a second message about each under another key, when a
-// daemon has run, then each order's goods are back once.
-func TestAcceptDuplicatesAndTwoKeysOfOneOrder(t *testing.T) {
-	accept(t, func(w *world) {
-		orders := w.open(200)
-		sent := w.route.Rollbacks(orders)
-		sent = append(sent, sent...)
-		sent = append(sent, w.route.Rollbacks(orders)...)
-		for _, o := range orders {
-			second := w.route.Message("again-"+o.SN, o.Body())
-			sent = append(sent, oracle.Sent{Publishing: second, Fate: oracle.ToBeApplied(), Order: o.SN})
-		}
-		w.mixed(sent)
-		is(w, "copies absorbed", w.finish(2*len(orders), 0, oracle.Allowance{}).DuplicatesAbsorbed, 2*len(orders))
-	}, "BATCH_SIZE", "50")
-}
-
-// Given messages that can never be applied among good ones, when a daemon has run, then each is a dead letter for its
-// own reason, and no good one has paid for them.
-func TestAcceptBadMessagesDieAlone(t *testing.T) {
-	accept(t, func(w *world) {
-		orders := w.open(100)
-		sent := w.route.Rollbacks(orders)
-		for i := range 20 {
-			malformed := dedup.ReasonMalformed
-			if w.env["HANDLER"] == "http" { // what a body means is the service's to say, and it has one way to refuse
-				malformed = dedup.ReasonPermanent
-			}
-			add := func(key, body string, reason dedup.Reason) {
-				p := w.route.Message(fmt.Sprintf("%s-%d", key, i), []byte(body))
-				sent = append(sent, oracle.Sent{Publishing: p, Fate: oracle.ToDie(reason)})
-			}
-			add("unreadable", fmt.Sprintf(`{"order_sn":"x-%d","items":[{"sku_id":1`, i), malformed)
-			add("nameless", `{"items":[{"sku_id":1,"quantity":1}]}`, malformed)
-			add("nothing reserved", fmt.Sprintf(`{"order_sn":"x-%d","items":[{"sku_id":1,"quantity":1}]}`, i),
-				dedup.ReasonExhausted)
-		}
-		w.mixed(sent)
-		w.finish(len(orders), 60, oracle.Allowance{})
-	}, "MAX_ATTEMPTS", "5", "RETRY_DELAYS", "100ms,200ms,300ms,400ms")
-}
-
-// Given a message whose key another body has taken, when it comes, then it is a dead letter of its own, and the first
-// one's effect stays as it is.
-func TestAcceptConflictsDieBesideTheFirst(t *testing.T) {
-	accept(t, func(w *world) {
-		orders := w.open(60)
-		daemon := w.start()
-		w.publish(w.route.Rollbacks(orders)...)
-		w.ended(len(orders))
-		var others []oracle.Sent
-		for _, o := range orders {
-			other := w.route.Message(o.Key(), append(o.Body(), ' '))
-			others = append(others, oracle.Sent{Publishing: other, Fate: oracle.ToDie(dedup.ReasonConflict)})
-		}
-		w.publish(others...)
-		w.ended(2 * len(orders))
-		w.stop(daemon)
-		w.judged(60, 60, oracle.Allowance{})
-	})
-}
-
-// Given messages that came before their orders' reservations, when they have failed as often as they may, then they are
-// dead letters; when the orders have reserved, then a replay by hand applies some, and compensation the others.
-func TestAcceptReplayAndCompensationApplyWhatFailed(t *testing.T) {
-	accept(t, func(w *world) {
-		orders := shop.Orders(w.rng, "order", 40, skus)
-		ok(w.t, shop.Stock(w.t.Context(), w.db, skus, 10_000_000))
-		w.remember()
-		reserve := func(some []shop.Order) {
-			ok(w.t, shop.SeedReserved(w.t.Context(), w.db, some))
-		}
-		daemon := w.start()
-		w.publish(w.route.Rollbacks(orders)...)
-		w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == len(orders) })
-		reserve(orders[:25])
-		w.exits(w.command("dlq", "replay", "--all", "--no-wait"), 0, 3*time.Minute)
-		w.eventually("what can be applied is, and the rest is dead again", func() bool {
-			return w.rows(dedup.Success) == 25 && w.rows(dedup.Dead) == 15
-		})
-		w.stop(daemon)
-
-		reserve(orders[25:])
-		w.set("COMPENSATE_AFTER", "1s")
-		daemon = w.start()
-		w.eventually("compensation has applied the rest", func() bool { return w.rows(dedup.Success) == 40 })
-		w.rest(daemon)
-	}, "MAX_ATTEMPTS", "2", "RETRY_DELAYS", "100ms", "MAX_DEAD_RATE", "off")
-}
-
-// Given a daemon in the middle of its work, when it is killed three times, then every message takes effect once.
-//
-// The process is frozen first and killed while it is: its transactions are open, its commits unanswered, its acks
-// unsent. A dead process's locks live for LOCK_TTL, and what it had claimed for LEASE; both are short here.
-func TestAcceptKilledInTheMiddle(t *testing.T) {
-	accept(t, func(w *world) {
-		messages := sized(1000, 50_000)
-		orders := w.open(messages)
-		w.publish(shop.Repeat(w.rng, w.route.Rollbacks(orders), .1)...)
-		for _, share := range []float64{.1, .3, .5} {
-			daemon := w.start()
-			w.freezeInside(daemon, int(share*float64(messages)))
-			w.kill(daemon)
-		}
-		report := w.finish(messages, 0, oracle.Allowance{Attempts: 2})
-		// No message fails, so a lane of transactions claims one at a time, and a kill costs it that one attempt.
-		if most := 3 * w.config().Lanes; w.env["HANDLER"] != "http" && report.AttemptsSpent > most {
-			w.t.Errorf("%d attempts were lost to three kills, want %d at most", report.AttemptsSpent, most)
-		}
-	}, "BATCH_SIZE", "100", "LANES", "2", "LOCK_TTL", "1s", "HANDLER_TIMEOUT", "3s", "LEASE", "5s")
-}
-
-// Given a COMMIT whose answer is lost, now of one that was made and now of one that was not, when the daemon has gone
-// on, then every message took effect once.
-func TestAcceptLostCommits(t *testing.T) {
-	accept(t, func(w *world) {
-		proxy := stack.Proxy(w.t, stack.Addr(w.t, w.env["MYSQL_DSN"]))
-		orders := w.open(400)
-		w.publish(w.route.Rollbacks(orders)...)
-		direct := w.env["MYSQL_DSN"]
-		w.set("MYSQL_DSN", proxy.Through(direct))
-		commits := func(piece []byte) bool { return bytes.HasSuffix(piece, []byte("\x03COMMIT")) }
-		var lost []<-chan struct{}
-		for range 4 {
-			lost = append(lost, proxy.DropReply(commits), proxy.DropRequest(commits))
-		}
-		daemon := w.start()
-		w.ended(len(orders))
-		w.stop(daemon)
-		for i, c := range lost {
-			select {
-			case <-c:
-			default:
-				w.t.Errorf("COMMIT number %d was not lost: nothing was tried", i)
-			}
-		}
-		w.set("MYSQL_DSN", direct)
-		w.judged(len(orders), 0, oracle.Allowance{})
-	}, "BATCH_SIZE", "20", "LANES", "2")
 }
 
 // Given a lock that forgets everything again and again, when every message is published three times, then every one
 // takes effect once.
 func TestAcceptLockIsWiped(t *testing.T) {
-	accept(t, func(w *world) {
+	besideEachLock(t, func(w *world) {
 		wipe := w.wipeLock()
 		orders := w.open(400)
 		sent := w.route.Rollbacks(orders)
@@ -240,13 +212,13 @@ func TestAcceptLockIsWiped(t *testing.T) {
 		if w.judged(len(orders), 0, oracle.Allowance{}); wiped == 0 {
 			w.t.Error("no lock and no marker was wiped: nothing was tried")
 		}
-	}, "BATCH_SIZE", "20", "LANES", "2", "REDIS_URL", "own")
+	}, "BATCH_SIZE", "20", "LANES", "2")
 }
 
 // Given a lock whose server stands still, is gone and comes back while messages are worked on, when every message is
 // published three times, then every one takes effect once.
 func TestAcceptLockStandsStillAndIsGone(t *testing.T) {
-	accept(t, func(w *world) {
+	besideEachLock(t, func(w *world) {
 		faults := w.lockFaults()
 		const some = 100 // between two faults
 		messages := some * (1 + len(faults))
@@ -267,5 +239,5 @@ func TestAcceptLockStandsStillAndIsGone(t *testing.T) {
 		w.ended(messages)
 		w.stop(first, second)
 		w.judged(messages, 0, oracle.Allowance{})
-	}, "BATCH_SIZE", "20", "LANES", "2", "REDIS_URL", "own")
+	}, "BATCH_SIZE", "20", "LANES", "2")
 }

@@ -5,42 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
-
-// newCallsWorld is a world with handler http and its service.
-func newCallsWorld(t *testing.T, pairs ...string) (*world, *stockService) {
-	t.Helper()
-	dsn := stack.MySQL(t)
-	s, at := startStock(t, dsn)
-	settings := []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
-	return newWorld(t, append(settings, pairs...)...), s
-}
-
-// Given a process that is killed when the service has applied a group and nothing is marked, when the next one takes it
-// over, then each of these messages is called for once more, with the same key, and has one effect.
-func TestKilledBetweenCallAndMarkCallsAgainWithTheSameKey(t *testing.T) {
-	t.Parallel()
-	w, service := newCallsWorld(t, "LOCK_TTL", "1s", "LEASE", "4s", "HANDLER_TIMEOUT", "2s", "LANES", "1",
-		"BATCH_SIZE", "50")
-	orders := w.open(200)
-	w.publish(w.route.Rollbacks(orders)...)
-	w.exits(w.child(crashEnv+"="+string(consumer.PointEffect)), killed, 30*time.Second)
-	twice := service.callsInAll()
-	if left := w.rows(dedup.Processing); left != twice || twice == 0 {
-		t.Fatalf("%d calls were made and %d claims are left, want as many, and some", twice, left)
-	}
-	is(w, "attempts were spent", w.finish(len(orders), 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, twice)
-	if n, keys := service.callsInAll(), service.keys(); n != len(orders)+twice || keys != len(orders) {
-		t.Errorf("%d calls with %d keys, want %d calls: %d again, with the %d keys", n, keys, len(orders)+twice, twice,
-			len(orders))
-	}
-}
 
 // Given a service that is away, or refuses whoever asks, then the daemon names it and spends no attempt; a stop finds
 // it at rest; and when the service is back everything is applied at its first attempt.
@@ -57,7 +24,8 @@ func TestAServiceThatIsAwayIsNamedAndWaitedFor(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			w, service := newCallsWorld(t)
+			service, settings := startStock(t)
+			w := newWorld(t, settings...)
 			service.answerWith(test.status)
 			orders := w.open(100)
 			w.publish(w.route.Rollbacks(orders)...)

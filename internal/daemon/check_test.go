@@ -11,10 +11,10 @@ import (
 // in several lanes, then it warns of nothing.
 func TestACheckIsSilentOfTheProjectsOwnHandlers(t *testing.T) {
 	t.Parallel()
-	for _, h := range handlers[:2] {
-		t.Run(h.name, func(t *testing.T) {
+	for name, pairs := range onStock(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, append(h.pairs(t), "CHECK", "on", "LANES", "4", "BATCH_SIZE", "20", "PREFETCH", "40")...)
+			w := newWorld(t, append(pairs, "CHECK", "on", "LANES", "4", "BATCH_SIZE", "20", "PREFETCH", "40")...)
 			orders := w.open(300)
 			daemon := w.start()
 			w.mixed(w.route.Rollbacks(orders))

@@ -29,11 +29,11 @@ func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T)
 	const patience = 90 * time.Second
 	smaller := []string{"HANDLER_TIMEOUT", "4s", "LEASE", "12s", "LOCK_TTL", "4s", "BATCH_SIZE", "250"}
 	big := os.Getenv(bigEnv) != ""
-	for _, h := range []int{1, 0} { // sql, stock
+	for _, name := range []string{"sql", "stock"} {
 		for _, vanish := range vanishings {
-			t.Run(handlers[h].name+", "+vanish.name, func(t *testing.T) {
+			t.Run(name+", "+vanish.name, func(t *testing.T) {
 				messages := sized(5_000, 40_000) // more than the one that vanishes may hold
-				w := newWorld(t, handlers[h].pairs(t)...)
+				w := newWorld(t, onStock(t)[name]...)
 				if !big {
 					w.set(smaller...)
 				}

@@ -37,13 +37,11 @@ func lockServers(t *testing.T, settings []string) (servers []*stack.Server, set 
 			servers, urls = append(servers, server), append(urls, server.URL())
 		}
 		return servers, nil, []string{"REDIS_URL", strings.Join(urls, ",")}
-	case slices.Contains(settings, ownRedis) && !has(lock.KindMySQL) && !has(lock.KindOff):
-		server := stack.OwnRedis(t)
-		return []*stack.Server{server}, nil, []string{"REDIS_URL", server.URL()}
-	case slices.Contains(settings, ownRedis): // nobody asks it
-		return nil, nil, []string{"REDIS_URL", "off"}
+	case has(lock.KindMySQL):
+		return nil, nil, []string{"REDIS_URL", "off"} // nobody asks it
 	}
-	return nil, nil, nil
+	server := stack.OwnRedis(t)
+	return []*stack.Server{server}, nil, []string{"REDIS_URL", server.URL()}
 }
 
 // wipeLock returns what empties the world's own lock, and says how much was in it.
@@ -55,9 +53,6 @@ func (w *world) wipeLock() func() int {
 			n := must(result.RowsAffected())(w.t)
 			return int(n)
 		}
-	}
-	if w.config().Lock == lock.KindOff {
-		return func() int { return 1 } // it never knows anything
 	}
 	if w.config().Lock == lock.KindZooKeeper {
 		return w.wipeZooKeeper()
@@ -114,8 +109,6 @@ type lockFault struct{ do, undo func() }
 func (w *world) lockFaults() []lockFault {
 	w.t.Helper()
 	switch w.config().Lock {
-	case lock.KindOff:
-		return nil
 	case lock.KindMySQL: // its server is the log's, so its table
 		letGo := func() {}
 		return []lockFault{{

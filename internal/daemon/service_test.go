@@ -15,18 +15,17 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
 // stockService is a service over the same tables as the built-in handler's, behind HTTP. It honours keys, as
 // docs/handlers.md asks of it: the key and the effect are one transaction.
 type stockService struct {
-	db     *gorm.DB
-	tables sync.Once
+	db *gorm.DB
 
 	mu     sync.Mutex
-	calls  map[string]int // by key; guarded by mu
-	status int            // of every answer; 0: what it should be; guarded by mu
+	status int // of every answer; 0: what it should be; guarded by mu
 }
 
 // answerWith makes the service answer everything with a status, and do nothing; 0: no more.
@@ -36,54 +35,27 @@ func (s *stockService) answerWith(status int) {
 	s.status = status
 }
 
-func (s *stockService) keys() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.calls)
-}
-
-func (s *stockService) callsInAll() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, times := range s.calls {
-		n += times
-	}
-	return n
-}
-
-// serveStock runs such a service for a test.
-func serveStock(t *testing.T, dsn string) *httptest.Server {
+// startStock runs such a service for a test, and returns the settings of a world that has it as its handler.
+func startStock(t *testing.T) (s *stockService, settings []string) {
 	t.Helper()
-	_, at := startStock(t, dsn)
-	return at
-}
-
-func startStock(t *testing.T, dsn string) (*stockService, *httptest.Server) {
-	t.Helper()
+	dsn := stack.MySQL(t)
 	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	pool := must(db.DB())(t)
-	s := &stockService{db: db, calls: map[string]int{}}
+	ok(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
+	s = &stockService{db: db}
 	at := httptest.NewServer(s)
 	t.Cleanup(func() {
 		at.Close()
 		_ = pool.Close()
 	})
-	return s, at
+	return s, []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
 }
 
 // ServeHTTP applies one message.
 func (s *stockService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.tables.Do(func() {
-		s.db.Exec("CREATE TABLE IF NOT EXISTS service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB")
-	})
 	s.mu.Lock()
 	status := s.status
-	if status == 0 {
-		s.calls[r.Header.Get("Idempotency-Key")]++
-	}
 	s.mu.Unlock()
 	if status != 0 {
 		w.WriteHeader(status)

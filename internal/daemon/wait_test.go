@@ -57,14 +57,15 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 	for _, tt := range []struct {
 		server, variable string
 		works            bool // without the server
-		handler          int  // in handlers
+		handler          string
 	}{
-		{"rabbitmq", "AMQP_URL", false, 0}, {"mysql", "MYSQL_DSN", false, 0}, {"redis", "REDIS_URL", true, 0},
-		{"mysql", "MYSQL_DSN", false, 1}, // whose statements cannot be checked meanwhile
+		{"rabbitmq", "AMQP_URL", false, "stock"}, {"mysql", "MYSQL_DSN", false, "stock"},
+		{"redis", "REDIS_URL", true, "stock"},
+		{"mysql", "MYSQL_DSN", false, "sql"}, // whose statements cannot be checked meanwhile
 	} {
-		t.Run(tt.server+" with "+handlers[tt.handler].name, func(t *testing.T) {
+		t.Run(tt.server+" with "+tt.handler, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, handlers[tt.handler].pairs(t)...)
+			w := newWorld(t, onStock(t)[tt.handler]...)
 			proxy := stack.Proxy(t, stack.Addr(t, w.env[tt.variable]))
 			proxy.Refuse(true)
 			w.set(tt.variable, proxy.Through(w.env[tt.variable]))

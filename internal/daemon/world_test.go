@@ -27,7 +27,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
-	"github.com/rollbackd/rollbackd/outbox/relay"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -54,7 +53,6 @@ type world struct {
 	rng    *rand.Rand
 	logs   *program.Log
 
-	outbox      bool            // half of what is published comes by the outbox
 	lockServers []*stack.Server // of the lock, if the test has its own
 	lockSet     *stack.RedisSet // what they are together, if one of them takes the place of another
 }
@@ -168,45 +166,6 @@ func (w *world) remember() {
 	w.before = must(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 }
 
-// byOutbox makes the table of the outbox and lets a relay send what is put there. From now on every second message is
-// put instead of being published, which is a promise as a confirm is one.
-func (w *world) byOutbox() {
-	w.t.Helper()
-	ok(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
-	w.outbox = true
-	w.t.Cleanup(w.relay())
-}
-
-// relay sends what is in the outbox until stop is called.
-func (w *world) relay() (stop func()) {
-	w.t.Helper()
-	r := must(relay.New(relay.Config{
-		DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.route.Exchange, RoutingKey: w.route.Key,
-	}))(w.t)
-	ctx, cancel := context.WithCancel(w.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	return func() {
-		cancel()
-		ok(w.t, <-ended)
-	}
-}
-
-// put is how every second of the messages is put into the outbox; the others are published.
-func (w *world) put(sent []oracle.Sent) (others []oracle.Sent) {
-	w.t.Helper()
-	var some []oracle.Sent
-	for i, one := range sent {
-		if i%2 == 0 {
-			some = append(some, one)
-		} else {
-			others = append(others, one)
-		}
-	}
-	w.putAll(some...)
-	return others
-}
-
 // putAll commits messages to the outbox.
 func (w *world) putAll(sent ...oracle.Sent) {
 	w.t.Helper()
@@ -225,9 +184,6 @@ func (w *world) putAll(sent ...oracle.Sent) {
 // publish publishes confirmed and writes it down.
 func (w *world) publish(sent ...oracle.Sent) {
 	w.t.Helper()
-	if w.outbox {
-		sent = w.put(sent)
-	}
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
 	ok(w.t, shop.Publish(w.t.Context(), p, w.ledger, sent, nil))
@@ -328,7 +284,7 @@ func (w *world) ended(n int) {
 	})
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), func() bool {
 		quiet++
-		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n || w.outbox && w.waiting() > 0 {
+		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
 			quiet = 0
 			return false
 		}
