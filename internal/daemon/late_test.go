@@ -10,7 +10,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
-	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
 // failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt
@@ -87,32 +86,4 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	}
 	free()
 	is(w, "attempts beyond the first", w.finish(messages, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, messages)
-}
-
-// Given two daemons and messages of which half come before their reservations, and half come twice, then each takes
-// effect once, and who was in time had one attempt.
-func TestTwoDaemonsAndLateReservations(t *testing.T) {
-	t.Parallel()
-	messages := sized(1000, 40_000)
-	w := newWorld(t, "BATCH_SIZE", "500", "LANES", "2", "RETRY_DELAYS", "1s,3s,9s,27s")
-	sent := w.route.Rollbacks(w.open(messages))
-	const isLate = " WHERE CRC32(order_sn) % 2 = 0"
-	w.exec("CREATE TABLE late LIKE stock_reservation")
-	w.exec("INSERT INTO late SELECT * FROM stock_reservation" + isLate)
-	w.exec("DELETE FROM stock_reservation" + isLate)
-	late := w.count("SELECT COUNT(DISTINCT order_sn) FROM late")
-	first, second := w.start(), w.start()
-	copies := shop.Repeat(w.rng, sent, .5)
-	w.publish(copies...)
-	w.eventually("all others are applied, and the late ones have failed", func() bool {
-		return w.rows(dedup.Success) == messages-late &&
-			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2) AND consumer_times > 0") == late
-	})
-	w.exec("INSERT INTO stock_reservation SELECT * FROM late")
-	w.ended(messages)
-	w.stop(first, second)
-	is(w, "messages had one attempt",
-		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 1"), messages-late)
-	is(w, "copies absorbed",
-		w.judged(messages, 0, oracle.Allowance{Attempts: 5}).DuplicatesAbsorbed, len(copies)-messages)
 }
