@@ -44,40 +44,9 @@ func (w *world) refund(n int) {
 
 func (w *world) refunded() int { return w.count("SELECT COUNT(*) FROM points") }
 
-// Given ROLLBACKD_QUEUES with a queue of another handler, group and log, and two daemons, when messages of both queues
-// come, all of them twice, and SIGTERM comes to one daemon in the middle, then each message has its effect once, both
-// daemons drain, and /readyz has told of each queue.
-func TestTwoDaemonsOfTwoQueuesApplyEachMessageOnce(t *testing.T) {
-	t.Parallel()
-	w, points := twoQueues(t, "BATCH_SIZE", "100")
-	orders := w.open(300)
-	first, second := w.start(), w.start()
-	w.ready(first)
-	w.ready(second)
-	for range 2 {
-		w.publish(w.route.Rollbacks(orders)...)
-		w.refund(100)
-	}
-	w.eventually("some are applied", func() bool { return w.refunded() > 0 })
-	w.stop(first)
-	w.ended(300)
-	w.eventually("all points are back", func() bool {
-		return w.refunded() == 100 && w.broker.Depth(points)+w.broker.Unacked(points) == 0
-	})
-	_, said := w.readyz(second)
-	if len(said.Queues) != 2 || said.Queues[0].Queue != w.env["QUEUE"] || said.Queues[1].Queue != points ||
-		!said.Queues[1].Ready || said.Queues[1].Group != "points" {
-		t.Errorf("/readyz says %+v, want both queues", said)
-	}
-	w.stop(second)
-	is(w, "points", w.refunded(), 100)
-	is(w, "accounts", w.count("SELECT COUNT(DISTINCT account) FROM points"), 100)
-	is(w, "rows of the second log", w.count("SELECT COUNT(*) FROM points_log WHERE consumer_status = 1"), 100)
-	w.judge(oracle.Allowance{})
-}
-
-// Given a daemon of two queues, when the table of one handler is taken away, then the other queue is consumed as ever,
-// /readyz says whose queue waits; and when the table is back, its messages are applied.
+// Given a daemon of two queues, each with a handler, a group and a log of its own, when the table of one handler is
+// taken away, then the other queue is consumed as ever, /readyz says whose queue waits; and when the table is back, its
+// messages are applied.
 func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
 	t.Parallel()
 	w, points := twoQueues(t)
@@ -96,6 +65,12 @@ func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
 	w.eventually("the other queue is consumed", func() bool { return w.rows(dedup.Success) == 50 })
 	w.exec("RENAME TABLE elsewhere TO points")
 	w.eventually("the points are back", func() bool { return w.refunded() == 10 })
+	is(w, "rows of the second log", w.count("SELECT COUNT(*) FROM points_log WHERE group_name = 'points'"), 10)
+	_, said := w.readyz(daemon)
+	if len(said.Queues) != 2 || said.Queues[0].Queue != w.env["QUEUE"] || said.Queues[1].Queue != points ||
+		said.Queues[1].Group != "points" {
+		t.Errorf("/readyz says %+v, want both queues", said)
+	}
 	w.ended(50)
 	w.rest(daemon)
 }
