@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"gorm.io/gorm"
@@ -101,15 +103,41 @@ func (s single) behind(mw Middleware) single {
 		if len(msgs) != 1 {
 			return errOtherMessages
 		}
-		return s.f(ctx, tx, msgs[0])
+		of, _ := ctx.Value(givenKey{}).(*given)
+		return of.once(tx, func() error { return s.f(ctx, tx, msgs[0]) })
 	}))
 	return single{func(ctx context.Context, tx *gorm.DB, m Message) error {
-		err := next.Handle(ctx, tx, []Message{m})
+		msgs := []Message{m}
+		err := next.Handle(withGiven(ctx, msgs), tx, msgs)
 		if by := blameOf(err, 1); by != nil {
 			return by[0]
 		}
 		return err
 	}, s.code}
+}
+
+// errAgain is the error of a second call behind middleware.
+var errAgain = errors.New("middleware must call next once at most: what the first call has written is still in the " +
+	"transaction. Return an error, and all is rolled back and tried again")
+
+// given is what middleware was given in one call; it stands in the context under givenKey.
+type given struct {
+	msgs   []Message
+	called atomic.Bool
+}
+
+type givenKey struct{}
+
+func withGiven(ctx context.Context, msgs []Message) context.Context {
+	return context.WithValue(ctx, givenKey{}, &given{msgs: msgs})
+}
+
+// once calls next, but within a transaction only the first time.
+func (g *given) once(tx *gorm.DB, next func() error) error {
+	if tx != nil && g != nil && g.called.Swap(true) {
+		return errAgain
+	}
+	return next()
 }
 
 // positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with

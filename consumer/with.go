@@ -16,8 +16,9 @@ import (
 )
 
 // Middleware makes a Handler that calls next, within its transaction, and does something before, behind or around that.
-// It hands on the messages that it was given, or does not call next. What it returns is read as the handler's own
-// error: nil means that all of its messages are applied, whether or not next was called.
+// It hands on the messages that it was given, once, or does not call next: another call in the same transaction is
+// refused. What it returns is read as the handler's own error: nil means that all of its messages are applied, whether
+// or not next was called.
 type Middleware func(next Handler) Handler
 
 // With is h with middleware around it; the first is the outermost. It goes around each call for one message of a
@@ -36,14 +37,14 @@ func around(h Handler, mw Middleware) Handler {
 		return inside.around(mw)
 	}
 	next := mw(HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
-		given, _ := ctx.Value(givenKey{}).([]Message)
-		if len(msgs) == 0 || len(msgs) != len(given) || &msgs[0] != &given[0] {
+		of, _ := ctx.Value(givenKey{}).(*given)
+		if of == nil || len(msgs) == 0 || len(msgs) != len(of.msgs) || &msgs[0] != &of.msgs[0] {
 			return errOtherMessages
 		}
-		return h.Handle(ctx, tx, msgs)
+		return of.once(tx, func() error { return h.Handle(ctx, tx, msgs) })
 	}))
 	outer := HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
-		return next.Handle(context.WithValue(ctx, givenKey{}, msgs), tx, msgs)
+		return next.Handle(withGiven(ctx, msgs), tx, msgs)
 	})
 	if v, ok := h.(Validator); ok {
 		return validated{outer, v}
@@ -53,9 +54,6 @@ func around(h Handler, mw Middleware) Handler {
 
 // errOtherMessages is the error of a call that would let the engine blame, or apply, the wrong messages.
 var errOtherMessages = errors.New("middleware must hand on the messages that it was given, or none")
-
-// givenKey is the key, in the context of a call, of the messages that middleware was given.
-type givenKey struct{}
 
 // Recover is middleware that makes a panic behind it the error of the call, with its stack: so middleware around it
 // sees an error, and a batch need not be halved to find the message. The engine itself recovers outside of all.

@@ -207,6 +207,47 @@ func TestMiddlewareMustHandOnItsMessages(t *testing.T) {
 	})
 }
 
+// Given middleware that calls its handler again when that has failed, or that calls it twice in any case, then what the
+// first call has written never becomes an effect beside that of the second: the message fails, with the reason.
+func TestMiddlewareMayCallItsHandlerOnce(t *testing.T) {
+	twice := func(always bool) consumer.Middleware {
+		return func(next consumer.Handler) consumer.Handler {
+			return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				if err := next.Handle(ctx, tx, msgs); err == nil && !always {
+					return nil
+				}
+				return next.Handle(ctx, tx, msgs)
+			})
+		}
+	}
+	type way struct{ whole, always bool }
+	each(t, named(way{}, way{whole: true}, way{always: true}, way{true, true}), func(t *testing.T, w *world, tc way) {
+		var mu sync.Mutex
+		begun := map[string]bool{}
+		w.handler = consumer.With(by(tc.whole, func(tx *gorm.DB, m consumer.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if err := insert(tx, m.Key); err != nil || begun[m.Key] || tc.always {
+				return err
+			}
+			begun[m.Key] = true
+			return errors.New("fails once")
+		}), twice(tc.always), consumer.Recover)
+		all := keys("order", 4)
+		w.oneBatch(4)
+		w.startWith(all...)
+		if tc.always {
+			w.ended(dedup.Dead, all...)
+			w.wantRow(all[0], wanted{Attempts: 3, Says: "middleware must call next once at most"})
+			is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
+			return
+		}
+		w.ended(dedup.Success, all...)
+		w.quiet()
+		w.applied(all...)
+	})
+}
+
 // Given a handler with a span and a log line around it, when one message of two fails for good, then there is a span
 // for each, linked to what published it, which says how it ended, and the failure is a warning.
 func TestCallsAreTracedAndLogged(t *testing.T) {
