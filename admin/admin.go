@@ -56,8 +56,9 @@ func Open(ctx context.Context, o Options, consumers ...*consumer.Consumer) (*Sit
 	if first.MySQLDSN == "" {
 		return nil, errors.New("admin: MySQLDSN of the consumer's Config is empty, and the pages have pools of their own")
 	}
-	if p := o.Prefix; p != "" && (path.Clean(p) != p || p[0] != '/' || p == "/" || strings.ContainsAny(p, "{}?#%\" ")) {
-		return nil, fmt.Errorf("admin: Prefix %q must be a path like /rollbacks, without a slash at its end", p)
+	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("{}?#%\";", c) }
+	if p := o.Prefix; p != "" && (path.Clean(p) != p || p[0] != '/' || p == "/" || strings.ContainsFunc(p, odd)) {
+		return nil, fmt.Errorf("admin: Prefix %q must be a path like /rollbacks, in ASCII, without a slash at its end", p)
 	}
 	if o.Gatherer == nil {
 		var ok bool

@@ -307,6 +307,9 @@ func TestASiteSaysWhatItLacks(t *testing.T) {
 		`Prefix "x"`:    {admin.Options{Prefix: "x"}, []*consumer.Consumer{open(cfg)}},
 		`Prefix "/x/"`:  {admin.Options{Prefix: "/x/"}, []*consumer.Consumer{open(cfg)}},
 		`Prefix "/{x}"`: {admin.Options{Prefix: "/{x}"}, []*consumer.Consumer{open(cfg)}},
+		// a cookie's path would be another one
+		`Prefix "/x;y"`: {admin.Options{Prefix: "/x;y"}, []*consumer.Consumer{open(cfg)}},
+		`Prefix "/ü"`:   {admin.Options{Prefix: "/ü"}, []*consumer.Consumer{open(cfg)}},
 	} {
 		if _, err := admin.Open(t.Context(), c.o, c.all...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open says %v, want %s", err, want)
