@@ -262,8 +262,8 @@ func newRace(t *testing.T, tl till) *race {
 	r.paying, _ = open(r.payment.through(t, dsn))
 	_, r.relaying = open(r.relay.through(t, dsn))
 	ok(t, outbox.Migrate(t.Context(), r.placing))
-	r.exec("CREATE TRIGGER unseen BEFORE INSERT ON rollbackd_outbox FOR EACH ROW SET NEW.next_at = " +
-		"IF(NEW.msg_tag = '" + releasedTag + "', '9999-12-31', NEW.next_at)")
+	r.exec("ALTER TABLE rollbackd_outbox ALTER next_at SET DEFAULT (IF(msg_tag = '" + releasedTag + "', TIMESTAMP " +
+		"'9999-12-31 00:00:00', due_at))")
 	r.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) VALUES (?, 'z', '', '9999-12-31', "+
 		"UTC_TIMESTAMP(6))", timeoutTag+".fence")
 	for _, table := range tl.tables {
