@@ -201,7 +201,7 @@ func (r *expecting) piece(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("ask which messages should have come after %q: %w", fmt.Sprint(r.last.after), err)
 	}
-	size, more := 1, len(all) == r.limit
+	size, more := 1, len(all) > 0 // fewer than asked for may be those that a condition has left of as many
 	for _, a := range all {
 		if a.order <= r.last.order {
 			return false, fmt.Errorf("of the message %s/%q after is %q, and %q stood before it: it must be a number from 0 on "+
