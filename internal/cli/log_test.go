@@ -22,6 +22,20 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 	}})
 }
 
+// Given a schema without the tables of stock, as a program with a handler of its own has it, then its messages are
+// explained all the same.
+func TestAMessageIsExplainedWhereNoStockIs(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.exec("DROP TABLE stock_reservation", "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
+		"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'b1', 1, 1, UTC_TIMESTAMP(6), "+
+		"UTC_TIMESTAMP(6))")
+	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "b1")
+	if code != exitDone || !strings.Contains(stdout, "success") || !strings.Contains(stdout+stderr, "no table of them") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+}
+
 func TestALongListGoesOnWhereItEnded(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)
