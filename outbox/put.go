@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Tx is a transaction: a *sql.Tx, or the ConnPool of gorm's (tx.Statement.ConnPool). In a handler of package consumer
@@ -47,7 +49,11 @@ func Put(ctx context.Context, tx Tx, msgs ...Message) error {
 		return err
 	}
 	for part := range parts(rows) {
-		if err := insert(ctx, tx, part); err != nil {
+		err := insert(ctx, tx, part)
+		if mysqldb.NoTable(err) {
+			err = fmt.Errorf("%w (`rollbackd migrate --outbox` makes it, and so does a consumer with Migrate and Outbox)", err)
+		}
+		if err != nil {
 			return fmt.Errorf("outbox: put: %w", err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -168,5 +169,14 @@ func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
 	defer db.Close()
 	if _, err := (outbox.Rows{DB: db}).Survey(t.Context()); !errors.Is(err, outbox.ErrNoTable) {
 		t.Errorf("a survey of no outbox: %v", err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	err = outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "k", Value: 1})
+	if err == nil || !strings.Contains(err.Error(), "migrate --outbox") {
+		t.Errorf("a put into no outbox: %v", err)
 	}
 }

@@ -176,6 +176,9 @@ func ExampleTrial_Statements() {
 // A service that puts messages is tried with an Outbox in place of its transaction.
 func ExampleOutbox() {
 	cancelOrder := func(ctx context.Context, tx outbox.Tx, order string) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'cancelled' WHERE sn = ?", order); err != nil {
+			return err
+		}
 		m := outbox.Message{Tag: "order.cancelled", Key: order, Value: map[string]string{"order": order}}
 		return outbox.Put(ctx, tx, m)
 	}
@@ -184,9 +187,9 @@ func ExampleOutbox() {
 		t.Fatalf("cancel: %v", err)
 	}
 	for _, m := range box.Messages() {
-		fmt.Println(m.Tag, m.Key, string(m.Body))
+		fmt.Println(m.Tag, m.Key, string(m.Body), "after", len(box.Statements()), "change")
 	}
-	// Output: order.cancelled o-1 {"order":"o-1"}
+	// Output: order.cancelled o-1 {"order":"o-1"} after 1 change
 }
 
 // A test of a handler among faults. TEST_DSN and TEST_AMQP_URL name a schema and a virtual host that hold nothing else.

@@ -16,12 +16,19 @@ import (
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
-// Outbox takes the place of a transaction in [outbox.Put] and [outbox.Cancel], and keeps what is put. The zero value is
-// empty. It takes no other statements.
-type Outbox struct{ messages []outbox.Message }
+// Outbox takes the place of a transaction, as [outbox.Tx], and keeps what [outbox.Put] puts and [outbox.Cancel] does not
+// take back. Any other statement has changed one row. The zero value is empty.
+type Outbox struct {
+	messages   []outbox.Message
+	statements []Statement
+}
 
 // Messages are those that were put and not cancelled, in the order of the puts, each with what was said of it.
+// Its Body is what is sent, also where a Value was put.
 func (o *Outbox) Messages() []outbox.Message { return slices.Clone(o.messages) }
+
+// Statements are the others, in their order.
+func (o *Outbox) Statements() []Statement { return slices.Clone(o.statements) }
 
 // How the statements of package outbox begin, and how many values a row has. A test compares them with what it sends.
 const (
@@ -37,7 +44,7 @@ func isOutbox(query string) bool { return strings.Contains(query, " rollbackd_ou
 // outOfRange is what MySQL says when another body waits under a key.
 const outOfRange = 1690
 
-// ExecContext is called by package outbox.
+// ExecContext is called by package outbox, and by whoever puts.
 func (o *Outbox) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
 	at := func(tag, key any) int {
 		return slices.IndexFunc(o.messages, func(m outbox.Message) bool {
@@ -45,6 +52,9 @@ func (o *Outbox) ExecContext(_ context.Context, query string, args ...any) (sql.
 		})
 	}
 	switch {
+	case !isOutbox(query):
+		o.statements = append(o.statements, Statement{query, args})
+		return driver.RowsAffected(1), nil
 	case strings.HasPrefix(query, putting) && len(args)%perRow == 0:
 		for row := range slices.Chunk(args, perRow) {
 			i := at(row[0], row[1])

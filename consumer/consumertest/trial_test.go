@@ -361,9 +361,9 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 	if diff := cmp.Diff([]outbox.Message{m}, o.Messages()); diff != "" {
 		t.Errorf("what stands there (-want +got):\n%s", diff)
 	}
-	other := m
-	other.Body = []byte("[]")
-	if err := outbox.Put(ctx, &o, other); !errors.Is(err, outbox.ErrConflict) {
+	changed := m
+	changed.Body = []byte("[]")
+	if err := outbox.Put(ctx, &o, changed); !errors.Is(err, outbox.ErrConflict) {
 		t.Errorf("another body: %v, want %v", err, outbox.ErrConflict)
 	}
 	for _, inTime := range []bool{true, false} {
@@ -372,6 +372,17 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 		}
 	}
 	if _, err := o.ExecContext(ctx, "UPDATE rollbackd_outbox SET tries = 0"); err == nil {
-		t.Error("it takes a statement that it does not know")
+		t.Error("it takes a statement about its own table that it does not know")
+	}
+	const update = "UPDATE orders SET status = 'cancelled' WHERE id = ?"
+	res, err := o.ExecContext(ctx, update, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := res.RowsAffected(); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+	if diff := cmp.Diff([]consumertest.Statement{{Query: update, Args: []any{7}}}, o.Statements()); diff != "" {
+		t.Errorf("its statements (-want +got):\n%s", diff)
 	}
 }

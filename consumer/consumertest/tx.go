@@ -40,7 +40,7 @@ type state struct {
 
 // clip keeps what is added to a copy out of all others.
 func (s state) clip() state {
-	return state{Outbox{slices.Clip(s.outbox.messages)}, slices.Clip(s.statements)}
+	return state{Outbox{messages: slices.Clip(s.outbox.messages)}, slices.Clip(s.statements)}
 }
 
 // connector makes connections of a trial, whose transactions run in its database, if it has one.
