@@ -16,8 +16,8 @@ import (
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
-// Outbox takes the place of a transaction, as [outbox.Tx], and keeps what [outbox.Put] puts and [outbox.Cancel] does not
-// take back. Any other statement has changed one row. The zero value is empty.
+// Outbox takes the place of a transaction, as [outbox.Tx], and keeps what [outbox.Put] puts and [outbox.Cancel] does
+// not take back. Any other statement has changed one row. The zero value is empty.
 type Outbox struct {
 	messages   []outbox.Message
 	statements []Statement
