@@ -3,7 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -108,7 +108,9 @@ func (s single) behind(mw Middleware) single {
 	}))
 	return single{func(ctx context.Context, tx *gorm.DB, m Message) error {
 		msgs := []Message{m}
-		err := next.Handle(withGiven(ctx, msgs), tx, msgs)
+		ctx, given := withGiven(ctx, msgs)
+		defer given.end()
+		err := next.Handle(ctx, tx, msgs)
 		if by := blameOf(err, 1); by != nil {
 			return by[0]
 		}
@@ -116,28 +118,49 @@ func (s single) behind(mw Middleware) single {
 	}, s.code}
 }
 
-// errAgain is the error of a second call behind middleware.
-var errAgain = errors.New("middleware must call next once at most: what the first call has written is still in the " +
-	"transaction. Return an error, and all is rolled back and tried again")
+// errAgain is the error of a second call behind middleware, and of one that comes when the middleware has returned.
+var errAgain = errors.New("middleware must call next once at most, before it returns: what the first call has " +
+	"written is still in the transaction. Return an error, and all is rolled back and tried again")
 
 // given is what middleware was given in one call; it stands in the context under givenKey.
 type given struct {
-	msgs   []Message
-	called atomic.Bool
+	msgs    []Message
+	mu      sync.Mutex
+	over    bool // next was called, or the middleware has returned; guarded by mu
+	running sync.WaitGroup
 }
 
 type givenKey struct{}
 
-func withGiven(ctx context.Context, msgs []Message) context.Context {
-	return context.WithValue(ctx, givenKey{}, &given{msgs: msgs})
+func withGiven(ctx context.Context, msgs []Message) (context.Context, *given) {
+	g := &given{msgs: msgs}
+	return context.WithValue(ctx, givenKey{}, g), g
 }
 
 // once calls next, but within a transaction only the first time.
 func (g *given) once(tx *gorm.DB, next func() error) error {
-	if tx != nil && g != nil && g.called.Swap(true) {
+	if tx == nil || g == nil {
+		return next()
+	}
+	g.mu.Lock()
+	if g.over {
+		g.mu.Unlock()
 		return errAgain
 	}
+	g.over = true
+	g.running.Add(1)
+	g.mu.Unlock()
+	defer g.running.Done()
 	return next()
+}
+
+// end waits until next has returned. Middleware that returns before, because a time of its own is over, would leave a
+// handler behind that writes into the transaction of others.
+func (g *given) end() {
+	g.mu.Lock()
+	g.over = true
+	g.mu.Unlock()
+	g.running.Wait()
 }
 
 // positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with

@@ -17,8 +17,8 @@ import (
 
 // Middleware makes a Handler that calls next, within its transaction, and does something before, behind or around that.
 // It hands on the messages that it was given, once, or does not call next: another call in the same transaction is
-// refused. What it returns is read as the handler's own error: nil means that all of its messages are applied, whether
-// or not next was called.
+// refused. Should it return before next has, that is waited for. What it returns is read as the handler's own error:
+// nil means that all of its messages are applied, whether or not next was called.
 type Middleware func(next Handler) Handler
 
 // With is h with middleware around it; the first is the outermost. It goes around each call for one message of a
@@ -44,7 +44,9 @@ func around(h Handler, mw Middleware) Handler {
 		return of.once(tx, func() error { return h.Handle(ctx, tx, msgs) })
 	}))
 	outer := HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
-		return next.Handle(withGiven(ctx, msgs), tx, msgs)
+		ctx, given := withGiven(ctx, msgs)
+		defer given.end()
+		return next.Handle(ctx, tx, msgs)
 	})
 	if v, ok := h.(Validator); ok {
 		return validated{outer, v}

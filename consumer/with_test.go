@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -242,6 +243,51 @@ func TestMiddlewareMayCallItsHandlerOnce(t *testing.T) {
 			is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
 			return
 		}
+		w.ended(dedup.Success, all...)
+		w.quiet()
+		w.applied(all...)
+	})
+}
+
+// Given middleware that gives its handler up and returns an error, while that goes on in a goroutine, then what the
+// handler still writes is not committed with the others of its batch: the message has failed, and has its effect once.
+func TestAHandlerThatMiddlewareHasGivenUpWritesNothingMore(t *testing.T) {
+	each(t, named(false, true), func(t *testing.T, w *world, whole bool) {
+		all := keys("order", 3)
+		var begun, others, left sync.Once
+		next, gone := make(chan struct{}), make(chan struct{}) // another message's turn has come; it was given up
+		giveUp := func(h consumer.Handler) consumer.Handler {
+			return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) (err error) {
+				first := false
+				if msgs[0].Key == all[0] {
+					left.Do(func() { first = true })
+				}
+				if !first {
+					return h.Handle(ctx, tx, msgs)
+				}
+				go func() { _ = h.Handle(ctx, tx, msgs) }()
+				<-gone
+				return errors.New("it takes too long")
+			})
+		}
+		w.handler = consumer.With(by(whole, func(tx *gorm.DB, m consumer.Message) error {
+			slow := false
+			if m.Key == all[0] {
+				begun.Do(func() { slow = true })
+			} else {
+				others.Do(func() { close(next) })
+			}
+			if slow {
+				close(gone)
+				select {
+				case <-next:
+				case <-time.After(200 * time.Millisecond): // nobody's turn comes before this is over
+				}
+			}
+			return insert(tx, m.Key)
+		}), giveUp)
+		w.oneBatch(3)
+		w.startWith(all...)
 		w.ended(dedup.Success, all...)
 		w.quiet()
 		w.applied(all...)
