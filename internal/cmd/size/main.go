@@ -91,7 +91,7 @@ func partOf(name string) string {
 // generated is what stands in a page of Markdown and is made from code or results, or is a file's text. Package
 // internal/test/repo holds it there.
 var generated = regexp.MustCompile("(?s)<!-- (settings|rights|figures|summary|tests): .*?<!-- end of |" +
-	"<!-- (diagram|program): .*?\n```.*?\n```\n")
+	"<!-- (diagram|program|example): .*?\n```.*?\n```\n")
 
 // measure counts lines that hold code, and Go's tokens; of Markdown, words that somebody wrote.
 func measure(name string, text []byte) (c count) {
