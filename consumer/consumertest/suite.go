@@ -27,6 +27,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // Servers are where a [Suite] runs. Give it a schema and a virtual host that hold nothing else: its tables and queues
@@ -42,7 +44,7 @@ type Servers struct {
 type Invariant struct {
 	// Setup makes the handler's tables and rows anew. It is called before each fault.
 	Setup func(t *testing.T, db *sql.DB)
-	// Messages are what is published, each twice: two at least. Their identities differ.
+	// Messages are what comes, each twice, once by the outbox: two at least. Their identities differ.
 	Messages []consumer.Message
 	// Query finds no row when all effects are there once. What it finds is what a fault has broken.
 	Query string
@@ -71,9 +73,9 @@ const inChild = "CONSUMERTEST_SUITE"
 //     queue; a dead letter is in its queue; its row says so; the acks are sent;
 //   - of every three COMMITs of effects one does not arrive, and one is made without an answer.
 //
-// All messages are published twice. Of every three the first fails once and the second is dead-lettered, each after the
-// handler is done. When all have ended, all dead letters are replayed; when these have ended too, the invariant must
-// hold. The subtest that fails has the fault's name.
+// All messages come twice: published, and by the outbox. Of every three the first fails once and the second is
+// dead-lettered, each after the handler is done. When all have ended, all dead letters are replayed; when these have
+// ended too, the invariant must hold. The subtest that fails has the fault's name.
 //
 // For a process to be killed the test is run once more, by the same binary and under the same name, so whatever comes
 // before Suite in it happens again. The handler must write in its transaction; one of [consumer.Calls] passes if its
@@ -174,18 +176,46 @@ func begin(t *testing.T, s Servers, h consumer.Handler, in Invariant) *suiteRun 
 	})
 	r.must("declare the queues", err)
 	var batch []rabbit.Publishing
-	for range 2 {
-		for _, m := range in.Messages {
-			headers := rabbit.Table{"x-message-key": m.Key}
-			batch = append(batch, rabbit.Publishing{Exchange: r.queue, Key: r.queue, Message: rabbit.Message{
-				Type: m.Tag, MessageID: cmp.Or(m.MessageID, m.Key), Body: m.Body, ContentType: m.ContentType, Headers: headers,
-			}})
-		}
+	var puts []outbox.Message
+	for _, m := range in.Messages {
+		headers := rabbit.Table{"x-message-key": m.Key}
+		batch = append(batch, rabbit.Publishing{Exchange: r.queue, Key: r.queue, Message: rabbit.Message{
+			Type: m.Tag, MessageID: cmp.Or(m.MessageID, m.Key), Body: m.Body, ContentType: m.ContentType, Headers: headers,
+		}})
+		puts = append(puts, outbox.Message{Tag: m.Tag, Key: m.Key, Body: m.Body, ContentType: m.ContentType,
+			RoutingKey: r.queue})
 	}
 	publisher := rabbit.NewPublisher(amqp)
 	defer func() { _ = publisher.Close(context.WithoutCancel(t.Context())) }()
 	r.must("publish", errors.Join(publisher.Publish(t.Context(), batch)...))
+	r.must("send by the outbox", r.relay(t.Context(), pool, puts))
 	return r
+}
+
+// relay puts messages, and sends them.
+func (r *suiteRun) relay(ctx context.Context, pool *sql.DB, puts []outbox.Message) error {
+	err := outbox.Migrate(ctx, r.db)
+	if err == nil {
+		err = r.db.Transaction(func(tx *gorm.DB) error { return outbox.Put(ctx, consumer.SQL(tx), puts...) })
+	}
+	if err != nil {
+		return err
+	}
+	sending, err := relay.New(r.config(nil).Relay(pool))
+	if err != nil {
+		return err
+	}
+	until, stop := context.WithTimeout(ctx, lastsAtMost)
+	var running sync.WaitGroup
+	running.Go(func() { err = sending.Run(until) })
+	left, looked := len(puts), error(nil)
+	for left > 0 && looked == nil {
+		looked = cmp.Or(wait.For(until, 20*time.Millisecond), r.db.WithContext(until).Raw("SELECT COUNT(*) FROM "+
+			"rollbackd_outbox WHERE routing_key = ?", r.queue).Scan(&left).Error)
+	}
+	stop()
+	running.Wait()
+	return errors.Join(looked, err)
 }
 
 // consume runs a consumer until ctx ends.
