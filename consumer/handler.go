@@ -137,10 +137,13 @@ func withGiven(ctx context.Context, msgs []Message) (context.Context, *given) {
 	return context.WithValue(ctx, givenKey{}, g), g
 }
 
-// once calls next, but within a transaction only the first time.
+// once calls next, but within a transaction only the first time, and for whoever has handed the context on.
 func (g *given) once(tx *gorm.DB, next func() error) error {
-	if tx == nil || g == nil {
+	if tx == nil {
 		return next()
+	}
+	if g == nil {
+		return errOtherMessages
 	}
 	g.mu.Lock()
 	if g.over {

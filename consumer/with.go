@@ -16,9 +16,10 @@ import (
 )
 
 // Middleware makes a Handler that calls next, within its transaction, and does something before, behind or around that.
-// It hands on the messages that it was given, once, or does not call next: another call in the same transaction is
-// refused. Should it return before next has, that is waited for. What it returns is read as the handler's own error:
-// nil means that all of its messages are applied, whether or not next was called.
+// It hands on the messages that it was given, once, with the context that it was given or one made of that, or does not
+// call next: another call in the same transaction is refused. Should it return before next has, that is waited for.
+// What it returns is read as the handler's own error: nil means that all of its messages are applied, whether or not
+// next was called.
 type Middleware func(next Handler) Handler
 
 // With is h with middleware around it; the first is the outermost. It goes around each call for one message of a
@@ -54,8 +55,10 @@ func around(h Handler, mw Middleware) Handler {
 	return outer
 }
 
-// errOtherMessages is the error of a call that would let the engine blame, or apply, the wrong messages.
-var errOtherMessages = errors.New("middleware must hand on the messages that it was given, or none")
+// errOtherMessages is the error of a call that would let the engine blame, or apply, the wrong messages, or that nobody
+// could wait for.
+var errOtherMessages = errors.New("middleware must hand on the messages that it was given, or none, with the context " +
+	"that it was given, or one made of that")
 
 // Recover is middleware that makes a panic behind it the error of the call, with its stack: so middleware around it
 // sees an error, and a batch need not be halved to find the message. The engine itself recovers outside of all.

@@ -249,6 +249,22 @@ func TestMiddlewareMayCallItsHandlerOnce(t *testing.T) {
 	})
 }
 
+// Given middleware that calls its handler with a context of its own, by which nobody could know the call, then the
+// handler is not called, and the message fails with the reason.
+func TestMiddlewareMustHandItsContextOn(t *testing.T) {
+	each(t, named(false, true), func(t *testing.T, w *world, whole bool) {
+		w.handler = consumer.With(by(whole, effectOfKey), func(next consumer.Handler) consumer.Handler {
+			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				return next.Handle(context.Background(), tx, msgs)
+			})
+		})
+		w.startWith("order")
+		w.ended(dedup.Dead, "order")
+		w.wantRow("order", wanted{Attempts: 3, Says: "with the context that it was given"})
+		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
+	})
+}
+
 // Given middleware that gives its handler up and returns an error, while that goes on in a goroutine, then what the
 // handler still writes is not committed with the others of its batch: the message has failed, and has its effect once.
 func TestAHandlerThatMiddlewareHasGivenUpWritesNothingMore(t *testing.T) {
