@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/test/example"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const (
@@ -47,15 +48,9 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 	t.Cleanup(servers.Close)
 	servers.Dead(queue, "booking-1")
 	apply := func(context.Context, *gorm.DB, consumer.Message) error { return nil }
-	c, err := consumer.Open(t.Context(), config(servers), consumer.Each(apply))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(consumer.Open(t.Context(), config(servers), consumer.Each(apply)))(t)
 	o.Prefix = prefix
-	site, err := admin.Open(t.Context(), o, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	site := require.Get(admin.Open(t.Context(), o, c))(t)
 	server := httptest.NewServer(mount(site))
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -99,23 +94,14 @@ type answer struct {
 // ask asks below the prefix, and follows nothing; pairs are headers.
 func (p *program) ask(method, path, body string, pairs ...string) answer {
 	p.t.Helper()
-	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+prefix+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	r := require.Get(http.NewRequestWithContext(p.t.Context(), method, p.url+prefix+path, strings.NewReader(body)))(p.t)
 	for i := 0; i < len(pairs); i += 2 {
 		r.Header.Set(pairs[i], pairs[i+1])
 	}
 	r.Close = true
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	resp := require.Get(http.DefaultTransport.RoundTrip(r))(p.t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	text := require.Get(io.ReadAll(resp.Body))(p.t)
 	return answer{resp, string(text)}
 }
 
@@ -148,9 +134,7 @@ func TestASiteMountedBelowAPathHasTheRightsOfADaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "tokens")
-			if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
 			p := start(t, admin.Options{TokensFile: file}, mount)
 			p.answersAnybody()
 			p.asksForAToken()
@@ -288,10 +272,7 @@ func TestASiteSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	cfg := consumer.Config{MySQLDSN: "u:p@tcp(127.0.0.1:1)/x", AMQPURLs: []string{"amqp://127.0.0.1:1"}}
 	open := func(cfg consumer.Config) *consumer.Consumer {
-		c, err := consumer.Open(t.Context(), cfg, consumer.Each(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(nil)))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -85,7 +86,7 @@ func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
 		t.Errorf("Run = %v after %v, want nil at once", err, time.Since(began))
 	}
 	w.end(map[string]int{"dead_lettered": 1, "abandoned": 1})
-	ok(t, w.records.UnclaimAll(t.Context(), []dedup.Claim{claim})[0])
+	require.OK(t, w.records.UnclaimAll(t.Context(), []dedup.Claim{claim})[0])
 	w.start()
 	w.ended(dedup.Dead, "busy")
 }
@@ -281,7 +282,7 @@ func TestIdleConnectionsThatAreCutAreNobodysFault(t *testing.T) {
 	w := newWorld(t)
 	l := w.proxied()
 	w.declare()
-	conn := must(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
+	conn := require.Get(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
 	defer func() { _ = conn.Close() }()
 	backstop := w.backstop()
 	consumed := func(queue string) bool {

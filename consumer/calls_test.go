@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
@@ -118,7 +119,7 @@ func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
 	is(w, "rows of success that keep bodies", w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL"), 0)
 	// and copies that come later, of which Redis knows nothing any more
 	client, _ := w.redisOf()
-	ok(t, client.FlushAll(t.Context()).Err())
+	require.OK(t, client.FlushAll(t.Context()).Err())
 	w.publish("{}", all[:50]...)
 	w.settled(250)
 	w.want("calls", s.callsOf(), once(all...))

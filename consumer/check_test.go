@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
@@ -206,9 +207,9 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 			w.exec(text)
 		}
 		elsewhere := w.open(stack.MySQL(t)) // its table has the same name, and nobody is told of it
-		ok(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
+		require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
 		var line, schema string
-		ok(t, w.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&schema))
+		require.OK(t, w.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&schema))
 		w.cfg.Check = true
 		w.oneBatch(2)
 		w.handler = tc.handler(w, &line)

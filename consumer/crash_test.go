@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -235,9 +236,9 @@ func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	w.declare()
 	// given a worker that has confirmed a letter and has yet to mark its row dead
 	id := id("key")
-	rows := must(w.records.LookUp(t.Context(), []dedup.Identity{id}))(t)
+	rows := require.Get(w.records.LookUp(t.Context(), []dedup.Identity{id}))(t)
 	entry := dedup.Entry{Identity: id, BodyHash: sha256.Sum256([]byte("{}")), MessageID: "key", Body: []byte("{}")}
-	claim := must(w.records.Claim(t.Context(), rows[id], entry, "the worker"))(t)
+	claim := require.Get(w.records.Claim(t.Context(), rows[id], entry, "the worker"))(t)
 	// when somebody moves that letter to the main queue, and an engine meets it while the lease lives
 	w.publishMessages(rabbit.Message{MessageID: "key", Body: []byte("{}"), Headers: rabbit.Table{
 		wire.HeaderReason: "permanent", wire.HeaderDeadAt: "2026-11-21T00:00:00.000Z",
@@ -245,7 +246,7 @@ func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	w.start()
 	w.eventually("the letter waits for the lease", func() bool { return w.outcomes()["in_progress"] > 0 })
 	// and then the worker marks the row dead
-	ok(t, w.records.Dead(t.Context(), claim.Row(), entry, "permanent", "no retry helps"))
+	require.OK(t, w.records.Dead(t.Context(), claim.Row(), entry, "permanent", "no retry helps"))
 	// then the letter, the only one there is, is processed
 	w.eventually("the row says success", func() bool { return w.row("key").Status == dedup.Success })
 	w.want("effects", w.effects(), once("key"))

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -23,10 +24,7 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 	cfg := Config{Queue: q, RetryDelays: []time.Duration{time.Second, time.Minute}, AMQPURLs: []string{b.URL},
 		Logger: slog.New(slog.DiscardHandler), Registerer: reg}.withDefaults()
 	connections := 0
-	d, err := newDepths([]Config{cfg}, func(context.Context, string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Get(newDepths([]Config{cfg}, func(context.Context, string) {}))(t)
 	d.amqp.Opened = func() { connections++ }
 	defer d.close()
 	for _, name := range []string{q, rabbit.BackstopQueue(q), rabbit.DeadQueue(q), rabbit.RetryQueue(q, time.Second)} {
@@ -39,10 +37,7 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 	b.HoldExclusively(rabbit.BackstopQueue(q))
 	shown := func() map[string]float64 {
 		t.Helper()
-		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		families := require.Get(reg.Gather())(t)
 		got := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -37,9 +38,9 @@ func (w *world) conn() *sql.Conn {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pool := must(db.DB())(w.t)
+	pool := require.Get(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
-	c := must(pool.Conn(w.t.Context()))(w.t)
+	c := require.Get(pool.Conn(w.t.Context()))(w.t)
 	w.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -151,17 +152,17 @@ func TestKilledConnectionsCostNothing(t *testing.T) {
 // Those that are kept stay.
 func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
 	w.t.Helper()
-	rows := must(own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
+	rows := require.Get(own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
 		"AND id <> CONNECTION_ID()"))(w.t)
 	var ids []int64
 	for rows.Next() {
 		var id int64
-		ok(w.t, rows.Scan(&id))
+		require.OK(w.t, rows.Scan(&id))
 		if !slices.Contains(kept, id) {
 			ids = append(ids, id)
 		}
 	}
-	ok(w.t, errors.Join(rows.Err(), rows.Close()))
+	require.OK(w.t, errors.Join(rows.Err(), rows.Close()))
 	for _, id := range ids {
 		_, _ = own.ExecContext(w.t.Context(), "KILL ?", id) // it may have ended
 	}
@@ -172,7 +173,7 @@ func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
 // taken from it; what is taken here stays taken, so in the end it has none.
 func (w *world) hog(admin *sql.Conn) {
 	w.t.Helper()
-	pool := must(w.open(w.dsn).DB())(w.t)
+	pool := require.Get(w.open(w.dsn).DB())(w.t)
 	var taken []int64
 	w.eventually("the engine has no connection", func() bool {
 		for {
@@ -184,7 +185,7 @@ func (w *world) hog(admin *sql.Conn) {
 			}
 			w.t.Cleanup(func() { _ = c.Close() })
 			var id int64
-			ok(w.t, c.QueryRowContext(w.t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+			require.OK(w.t, c.QueryRowContext(w.t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 			taken = append(taken, id)
 		}
 	})
@@ -550,7 +551,7 @@ func TestRedisAway(t *testing.T) {
 		w.start()
 		for range 5 {
 			w.publish("{}", all...)
-			ok(t, errors.Join(client.FlushAll(t.Context()).Err(), client.ScriptFlush(t.Context()).Err()))
+			require.OK(t, errors.Join(client.FlushAll(t.Context()).Err(), client.ScriptFlush(t.Context()).Err()))
 		}
 		w.quiet()
 		w.applied(all...)
@@ -571,7 +572,7 @@ func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
 	other := w.conn()
 	w.direct = direct
 	var n int // reading waits for the table to be there
-	ok(t, other.QueryRowContext(t.Context(), "SELECT n FROM amount").Scan(&n))
+	require.OK(t, other.QueryRowContext(t.Context(), "SELECT n FROM amount").Scan(&n))
 	var conflicts atomic.Int32
 	const most = 8
 	w.batch(func(tx *gorm.DB, _ []consumer.Message) error {

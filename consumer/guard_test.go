@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,27 +46,17 @@ func guarded(t *testing.T, setup ...string) (*guardedTx, *gorm.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { pool.Close() })
 	setup = append([]string{"CREATE TABLE own (k INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO own VALUES (1, 1)"},
 		setup...)
 	for _, text := range setup {
-		if _, err := pool.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(pool.ExecContext(t.Context(), text))(t)
 	}
-	tx, err := pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	g := &guardedTx{tx: tx, ours: true, alone: true}
-	if err := g.save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, g.save(t.Context()))
 	g.ours = false
 	return g, gormOver(t.Context(), db, g)
 }
@@ -119,9 +110,7 @@ func TestOnlyRowsThatAreLeftStopTheNextStatement(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g, tx := guarded(t)
-			if err := tc.query(t.Context(), g, tx); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, tc.query(t.Context(), g, tx))
 			_, err := g.ExecContext(t.Context(), "UPDATE own SET v = 2")
 			if !errors.Is(err, tc.want) || err != nil && mysqldb.Classify(err) != mysqldb.FaultOther {
 				t.Errorf("the next statement = %v (%v), want %v", err, mysqldb.Classify(err), tc.want)

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -279,8 +280,9 @@ func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
 	w.eventually("both are held", func() bool { return w.held() == 2 })
 	w.ended(dedup.Failed, "discarded", "reopened")
 	// given a person who ends one and gives the other another chance
-	ok(t, w.records.Discard(t.Context(), w.row("discarded"), dedup.Entry{Identity: id("discarded")}, "me", "not needed"))
-	must(w.records.Reopen(t.Context(), w.row("reopened"), dedup.Entry{Identity: id("reopened")},
+	require.OK(t, w.records.Discard(t.Context(), w.row("discarded"), dedup.Entry{Identity: id("discarded")}, "me",
+		"not needed"))
+	require.Get(w.records.Reopen(t.Context(), w.row("reopened"), dedup.Entry{Identity: id("reopened")},
 		dedup.ReplayNote{By: "me", Token: "t"}))(t)
 	w.eventually("nothing is held but the letter of the opening",
 		func() bool { return w.outcomes()["duplicate_of_dead"] == 1 })
@@ -441,7 +443,7 @@ func TestAConnectionThatEndsWithALetterCostsNoFurtherRun(t *testing.T) {
 		await(t, last, "the connection has ended each time")
 		w.ended(dedup.Dead, "hopeless")
 		w.quiet()
-		ok(t, errors.Join(first.drained(), second.drained()))
+		require.OK(t, errors.Join(first.drained(), second.drained()))
 		is(w, "calls of hopeless", w.times("hopeless"), 1)
 		w.wantRow("hopeless", wanted{Reason: "permanent", Remark: "already shipped"})
 		if n := w.letters()["hopeless"]; n < 1 || n > tc.letters {
@@ -555,7 +557,7 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 	mended.Store(true)
 	cfg := w.cfg
 	cfg.AMQPURLs = []string{w.broker.URL}
-	letters := must(cfg.Letters(w.open(w.direct)))(t)
+	letters := require.Get(cfg.Letters(w.open(w.direct)))(t)
 	bad := deadletter.Filter{Keys: []string{"bad"}}
 	res, err := letters.Replay(t.Context(), bad, deadletter.ReplayOptions{By: "tester"})
 	if err != nil || res.Replayed != 1 || res.Duplicates+res.Stale != 1 {

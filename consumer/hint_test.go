@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -23,10 +24,10 @@ type locks struct {
 // redisOf is the world's Redis, and a lock with the schema's names there.
 func (w *world) redisOf() (redis.UniversalClient, locks) {
 	w.t.Helper()
-	client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
+	client := require.Get(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
 	w.t.Cleanup(func() { _ = client.Close() })
-	id := must(w.records.SchemaID(w.t.Context()))(w.t)
-	locker := must(lock.NewRedis(client, lock.Options{DoneTTL: w.cfg.DoneTTL}))(w.t)
+	id := require.Get(w.records.SchemaID(w.t.Context()))(w.t)
+	locker := require.Get(lock.NewRedis(client, lock.Options{DoneTTL: w.cfg.DoneTTL}))(w.t)
 	return client, locks{locker, id}
 }
 
@@ -60,7 +61,7 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 	for i, k := range locker.names(all...) {
 		marks = append(marks, lock.Mark{Name: k, BodyHash: sha256.Sum256([]byte([]string{"{}", "another body"}[i%2]))})
 	}
-	ok(t, locker.Done(t.Context(), marks))
+	require.OK(t, locker.Done(t.Context(), marks))
 	w.startWith(all...)
 	w.quiet()
 	w.applied(all...)
@@ -83,9 +84,9 @@ func TestAMarkerDecidesNoConflict(t *testing.T) {
 
 	lie := sha256.Sum256([]byte("other"))
 	lies := []lock.Mark{{Name: names[0], BodyHash: lie}, {Name: names[1], BodyHash: lie}}
-	ok(t, locker.Done(t.Context(), lies))
-	ok(t, client.Del(t.Context(), names[2].String(), names[3].String()).Err())
-	ok(t, client.PExpire(t.Context(), names[4].String(), w.cfg.DoneTTL/2).Err())
+	require.OK(t, locker.Done(t.Context(), lies))
+	require.OK(t, client.Del(t.Context(), names[2].String(), names[3].String()).Err())
+	require.OK(t, client.PExpire(t.Context(), names[4].String(), w.cfg.DoneTTL/2).Err())
 	w.publish("{}", all[0], all[2], all[4])
 	w.publish("other", all[1], all[3], all[5]) // the marker of the first of them agrees with it
 	w.end(map[string]int{"applied": 6, "duplicate": 3, "dead_lettered": 3})
@@ -162,7 +163,7 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 				all = append(all, some...)
 				w.flaky(some[2]) // so that each kind is also met by a claim
 			}
-			ok(t, client.LPush(t.Context(), "rollbackd:probe", "x").Err())
+			require.OK(t, client.LPush(t.Context(), "rollbackd:probe", "x").Err())
 			w.declare()
 			r := w.start()
 			w.start()

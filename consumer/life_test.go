@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -530,7 +531,7 @@ func (w *world) diedOnce(key string) stack.Delivery {
 	r := w.launch()
 	w.ended(dedup.Dead, key)
 	w.quiet()
-	ok(w.t, r.drained())
+	require.OK(w.t, r.drained())
 	letter := w.letter()
 	dead = false
 	return letter
@@ -582,9 +583,9 @@ func TestHeadersThatFillAFrameKeepTheirIdentityAtARedelivery(t *testing.T) {
 func (w *world) publishRaw(headers func(frame int) string) {
 	w.t.Helper()
 	w.declare()
-	raw := must(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
+	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
 	defer raw.Close()
-	ok(w.t, raw.Publish(stack.RawMessage{
+	require.OK(w.t, raw.Publish(stack.RawMessage{
 		Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Headers: []byte(headers(raw.FrameMax())),
 		Body: []byte("{}"),
 	}))

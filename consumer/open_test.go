@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
@@ -56,8 +57,8 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 	cfg := w.opened(dsn)
 	cfg.Observe = func(e consumer.Ended) { ended <- e }
 	db := w.open(dsn)
-	ok(t, db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
-	c := must(consumer.Open(t.Context(), cfg, by(false, func(tx *gorm.DB, m consumer.Message) error {
+	require.OK(t, db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
+	c := require.Get(consumer.Open(t.Context(), cfg, by(false, func(tx *gorm.DB, m consumer.Message) error {
 		if m.Key == "wrong" {
 			return consumer.Permanent(errors.New("no such shelf"))
 		}
@@ -76,13 +77,13 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 			wrong = e
 		}
 	}
-	ok(t, stop())
+	require.OK(t, stop())
 	w.want("ends", got, once("a applied", "b applied", "wrong dead_lettered", "a duplicate"))
 	if n := strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"); n != 1 {
 		t.Errorf("the log says %d times that it consumes, want once", n)
 	}
 	var effects []string
-	ok(t, db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error)
+	require.OK(t, db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error)
 	is(w, "effects", strings.Join(effects, " "), "a b")
 	if wrong.Reason != dedup.ReasonPermanent || !strings.Contains(wrong.Cause, "no such shelf") ||
 		wrong.MessageID != "wrong" || wrong.Group != cfg.Queue || wrong.Took <= 0 {
@@ -93,7 +94,7 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
 	w := newWorld(t)
 	dsn := stack.Restricted(t, stack.MySQL(t), "SELECT ON *") // may read and nothing else
-	c := must(consumer.Open(t.Context(), w.opened(dsn), w.handler))(t)
+	c := require.Get(consumer.Open(t.Context(), w.opened(dsn), w.handler))(t)
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "denied") {
 		t.Errorf("Run = %v, want what MySQL refused", err)
 	}
@@ -111,8 +112,8 @@ func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
 // What one Open opens, its end closes: goleak looks at the goroutines of the pools.
 func TestAConsumerThatIsNeverRunIsClosed(t *testing.T) {
 	w := newWorld(t)
-	c := must(consumer.Open(t.Context(), w.opened(w.dsn), w.handler))(t)
-	ok(t, errors.Join(c.Close(), c.Close()))
+	c := require.Get(consumer.Open(t.Context(), w.opened(w.dsn), w.handler))(t)
+	require.OK(t, errors.Join(c.Close(), c.Close()))
 }
 
 // Letters need a pool and no server; what their Config says wrong is refused at once.
@@ -124,7 +125,7 @@ func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
 	db := w.open("nobody@tcp(127.0.0.1:1)/nothing")
 	cfg := w.opened(w.dsn)
 	cfg.LogRetention = consumer.Off
-	letters := must(cfg.Letters(db))(t)
+	letters := require.Get(cfg.Letters(db))(t)
 	if want := cfg.Queue + ".dead"; letters.Queue() != want {
 		t.Errorf("letters of %s, want %s", letters.Queue(), want)
 	}
@@ -144,13 +145,13 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 		_ = wait.For(tx.Statement.Context, cfg.HandlerTimeout-2*time.Second)
 		return insert(tx, "after "+m.Key)
 	})
-	c := must(consumer.Open(t.Context(), cfg, w.handler))(t)
+	c := require.Get(consumer.Open(t.Context(), cfg, w.handler))(t)
 	w.publish("{}", "slow")
 	stop := w.run(c)
 	w.eventually("it has ended", func() bool { return w.over() > 0 })
 	w.wantRow("slow", wanted{Status: dedup.Success, Attempts: 1})
 	w.want("effects", w.effects(), once("slow", "after slow"))
-	ok(t, stop())
+	require.OK(t, stop())
 }
 
 // Given three servers that want client certificates, when a program gives a configuration of TLS for each, then a
@@ -164,7 +165,7 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 		ClientsCA: ca.File, ClientsNeeded: true,
 	})
 	dsn := servers.MySQL.Database(t)
-	account := must(mysql.ParseDSN(dsn))(t)
+	account := require.Get(mysql.ParseDSN(dsn))(t)
 	account.User, account.Passwd = "x509", "secret"
 	w := &world{t: t}
 	admin := w.open(dsn)
@@ -172,7 +173,7 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON " + account.DBName + ".* TO 'x509'@'%'",
 		"CREATE TABLE effect (k VARBINARY(255) NOT NULL)",
 	} {
-		ok(t, admin.Exec(statement).Error)
+		require.OK(t, admin.Exec(statement).Error)
 	}
 	logs := &strings.Builder{}
 	ended := make(chan consumer.Ended, 2)
@@ -182,7 +183,7 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 		Queue: "q", Migrate: true, Observe: func(e consumer.Ended) { ended <- e },
 		Logger: slog.New(slog.NewTextHandler(logs, nil)),
 	}
-	c := must(consumer.Open(t.Context(), cfg, consumer.Each(
+	c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(
 		func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 			if m.Key == "bad" {
 				return consumer.Permanent(context.DeadlineExceeded)
@@ -201,7 +202,7 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 	if outcomes["good"] != consumer.Applied || outcomes["bad"] != consumer.DeadLettered {
 		t.Errorf("they ended as %v", outcomes)
 	}
-	ok(t, stop())
+	require.OK(t, stop())
 	if text := logs.String(); strings.Contains(text, "redis failed") || strings.Contains(text, "secret") {
 		t.Errorf("the log says\n%s", text)
 	}
@@ -210,7 +211,7 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeDB(t, pool) })
-	letters := must(cfg.Letters(pool))(t)
+	letters := require.Get(cfg.Letters(pool))(t)
 	var seen []string
 	_, err = letters.Survey(t.Context(), deadletter.SurveyOptions{
 		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
@@ -245,13 +246,13 @@ func TestAConfigurationForAPlainURLIsRefused(t *testing.T) {
 func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 	w := newWorld(t)
 	db := w.open(w.dsn)
-	client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
+	client := require.Get(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
 	defer client.Close()
 	reg := prometheus.NewRegistry()
 	w.cfg.AMQPURLs, w.cfg.Registerer = []string{w.amqpURL}, reg
 	w.calling(consumer.CallOptions{})
-	must(consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}))(t)
-	families := must(reg.Gather())(t)
+	require.Get(consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}))(t)
+	families := require.Get(reg.Gather())(t)
 	got := map[string]int{} // series of each
 	for _, f := range families {
 		got[f.GetName()] = len(f.GetMetric())

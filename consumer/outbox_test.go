@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -28,7 +29,7 @@ func eventOf(m consumer.Message) outbox.Message {
 // those that are rejected.
 func (w *world) withOutbox() {
 	w.t.Helper()
-	ok(w.t, outbox.Migrate(w.t.Context(), w.open(stack.ForMigrations(w.t, w.direct))))
+	require.OK(w.t, outbox.Migrate(w.t.Context(), w.open(stack.ForMigrations(w.t, w.direct))))
 	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
 		events := make([]outbox.Message, len(msgs))
 		for i, m := range msgs {
@@ -47,13 +48,13 @@ func (w *world) sent() map[string]int {
 	queue := w.broker.Name("events")
 	w.broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
 	w.broker.Bind(queue, "shelf.filled", w.cfg.Exchange)
-	r := must(relay.New(relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.cfg.Exchange}))(w.t)
+	r := require.Get(relay.New(relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.cfg.Exchange}))(w.t)
 	ctx, stop := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	w.eventually("the outbox is empty", func() bool { return w.number("SELECT COUNT(*) FROM rollbackd_outbox") == 0 })
 	stop()
-	ok(w.t, <-ended)
+	require.OK(w.t, <-ended)
 	came := map[string]int{}
 	for _, d := range w.broker.GetAll(queue) {
 		came[d.MessageId]++
@@ -87,7 +88,7 @@ func TestAnEventIsCommittedWithItsEffectWhicheverWayTheMessageIsApplied(t *testi
 	mended.Store(true)
 	cfg := w.cfg
 	cfg.AMQPURLs = []string{w.broker.URL}
-	letters := must(cfg.Letters(w.open(w.direct)))(t)
+	letters := require.Get(cfg.Letters(w.open(w.direct)))(t)
 	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: replayed}, deadletter.ReplayOptions{By: "tester"})
 	if err != nil || res.Replayed != len(replayed) {
 		t.Fatalf("the replay: %+v, %v", res, err)
@@ -128,19 +129,19 @@ func TestAConsumerRelaysItsOutbox(t *testing.T) {
 	put := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		return outbox.Put(ctx, consumer.SQL(tx), eventOf(m))
 	}
-	c := must(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t)
+	c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t)
 	stop := w.run(c)
 	w.eventually("it consumes", func() bool { return c.State().Consuming })
 	w.publish("{}", "a", "b")
 	w.eventually("the events", func() bool { return w.broker.Depth(events) == 2 })
-	ok(t, w.open(cfg.MySQLDSN).Exec("DROP TABLE rollbackd_outbox").Error)
+	require.OK(t, w.open(cfg.MySQLDSN).Exec("DROP TABLE rollbackd_outbox").Error)
 	w.eventually("the outbox is named", func() bool {
 		return slices.ContainsFunc(c.State().Degraded, func(why string) bool { return strings.HasPrefix(why, "outbox: ") })
 	})
-	ok(t, stop())
+	require.OK(t, stop())
 
 	cfg.MySQLDSN, cfg.Migrate = w.direct, false // the log alone is there
-	err := must(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t).Run(t.Context())
+	err := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t).Run(t.Context())
 	if !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "rollbackd migrate --outbox") {
 		t.Errorf("Run = %v, want an error that says who makes the table of the outbox", err)
 	}
@@ -186,7 +187,7 @@ func TestATableThatIsMissingIsNamedAndWaitedFor(t *testing.T) {
 		if missing.made != "" {
 			w.exec(missing.made)
 		} else {
-			ok(t, outbox.Migrate(t.Context(), w.open(stack.ForMigrations(t, w.direct))))
+			require.OK(t, outbox.Migrate(t.Context(), w.open(stack.ForMigrations(t, w.direct))))
 		}
 		w.recovered(r)
 		w.applied("order")

@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // notNull is what MySQL answers to an effect without a body.
@@ -401,7 +402,7 @@ func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 		cfg := w.cfg
 		cfg.Observe = nil
 		rehearsed, steps := of.rehearse(t, cfg)
-		letters := must(w.withURL().Letters(w.open(w.direct)))(t)
+		letters := require.Get(w.withURL().Letters(w.open(w.direct)))(t)
 		for i, want := range steps {
 			if i < len(of.batches) {
 				w.publishAll(of.batches[i])

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -31,7 +32,7 @@ func TestConsumersOfTwoQueuesShareARegisterer(t *testing.T) {
 	other.RoutingKeys = []string{"other"}
 	w.broker.Track(topologyOf(other).Queues()...)
 	for _, one := range []consumer.Config{cfg, other} {
-		c := must(consumer.Open(t.Context(), one, by(false, func(tx *gorm.DB, m consumer.Message) error {
+		c := require.Get(consumer.Open(t.Context(), one, by(false, func(tx *gorm.DB, m consumer.Message) error {
 			return insert(tx, one.Queue+m.Key)
 		})))(t)
 		w.run(c)
@@ -57,7 +58,7 @@ func TestConsumersOfTwoQueuesShareARegisterer(t *testing.T) {
 // ofQueue is a metric of a queue with another label's value.
 func ofQueue(t *testing.T, reg prometheus.Gatherer, metric, value, queue string) (sum float64) {
 	t.Helper()
-	for _, f := range must(reg.Gather())(t) {
+	for _, f := range require.Get(reg.Gather())(t) {
 		for _, m := range f.GetMetric() {
 			var is, of bool
 			for _, l := range m.GetLabel() {
@@ -102,7 +103,7 @@ func pairOn(w *world, change func(one, other *consumer.Member)) *pair {
 	p.one, p.other = one.Config, other.Config
 	w.broker.Track(topologyOf(other.Config).Queues()...)
 	w.declare()
-	p.Consumers = must(consumer.OpenAll(w.t.Context(), one, other))(w.t)
+	p.Consumers = require.Get(consumer.OpenAll(w.t.Context(), one, other))(w.t)
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(w.t.Context()))
 	go func() { p.done <- p.Run(p.ctx) }()
 	w.t.Cleanup(func() { _ = p.stop() })
@@ -155,14 +156,14 @@ func TestTwoProgramsOfTwoQueuesApplyEachMessageOnce(t *testing.T) {
 	first.publish(all, all)
 	first.publish(all, all)
 	w.eventually("some are applied", func() bool { return len(w.effects()) > 0 })
-	ok(t, first.stop())
+	require.OK(t, first.stop())
 	want := once(slices.Concat(prefixed("one ", all), prefixed("other ", all))...)
 	w.eventually("all are applied", func() bool { return len(w.effects()) == len(want) })
 	w.eventually("the queues are empty", func() bool {
 		return w.broker.Unacked(second.one.Queue, second.other.Queue) == 0 &&
 			w.broker.Depth(second.one.Queue)+w.broker.Depth(second.other.Queue) == 0
 	})
-	ok(t, second.stop())
+	require.OK(t, second.stop())
 	w.want("effects", w.effects(), want)
 	if s := second.State(); s.Consuming || !s.Draining {
 		t.Errorf("after its end it is %+v", s)
@@ -175,10 +176,10 @@ func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorldOn(t, servers{rabbit: stack.OwnRabbit(t)})
 	dsn := stack.MySQL(t) // where the test has no connection of its own
-	schema := must(mysql.ParseDSN(dsn))(t).DBName
+	schema := require.Get(mysql.ParseDSN(dsn))(t).DBName
 	open := func() (database, rabbit int) {
 		database = w.number("SELECT COUNT(*) FROM " + stack.Processes + " WHERE db = '" + schema + "'")
-		return database, must(strconv.Atoi(w.broker.Eval("length(rabbit_networking:connections())")))(t)
+		return database, require.Get(strconv.Atoi(w.broker.Eval("length(rabbit_networking:connections())")))(t)
 	}
 	w.declare()
 	_, before := open()
@@ -235,7 +236,7 @@ func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
 			c.mend(w)
 			close(mended)
 			w.eventually("the trouble is over", func() bool { return !inTrouble() })
-			ok(t, p.stop())
+			require.OK(t, p.stop())
 		})
 	}
 }
@@ -292,7 +293,7 @@ func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
 			if want := slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})); !slices.Equal(acts, want) {
 				t.Errorf("the acts name the queues %q, want %q", acts, want)
 			}
-			ok(t, p.stop())
+			require.OK(t, p.stop())
 		})
 	}
 }
@@ -318,5 +319,5 @@ func TestMembersThatDoNotFitAreRefused(t *testing.T) {
 	if _, err := consumer.OpenAll(t.Context()); err == nil {
 		t.Error("no member is no error")
 	}
-	ok(t, must(consumer.OpenAll(t.Context(), one, other))(t).Close())
+	require.OK(t, require.Get(consumer.OpenAll(t.Context(), one, other))(t).Close())
 }

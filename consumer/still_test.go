@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a lane in the middle of an attempt, when another waits with a message that must be attempted alone, then that
@@ -14,9 +16,7 @@ import (
 func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
 	c := &engine{cfg: Config{Lanes: 1}, slots: semaphore.NewWeighted(2)}
 	other := slot{worker: &worker{c: c, clock: &laneClock{}}}
-	if err := other.take(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, other.take(t.Context(), false))
 	defer other.end()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -173,7 +174,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.AMQPURLs = []string{w.amqpURL}
 	good := consumer.Options{DB: w.open(w.dsn)}
-	must(consumer.New(w.cfg, w.handler, good))(t)
+	require.Get(consumer.New(w.cfg, w.handler, good))(t)
 	for name, tc := range map[string]struct {
 		change func(*consumer.Config)
 		says   string
@@ -309,13 +310,13 @@ func TestOnlyALaneThatDoesNotMoveIsStill(t *testing.T) {
 // order pauses the fleet as a person does; the test's database is the one that everybody asks.
 func (w *world) order(id, why string, lasts time.Duration) {
 	w.t.Helper()
-	must(w.records.SetPause(w.t.Context(), w.db, group, w.cfg.Queue, dedup.Pause{ID: id, By: "anna", Why: why}, lasts,
-		""))(w.t)
+	require.Get(w.records.SetPause(w.t.Context(), w.db, group, w.cfg.Queue, dedup.Pause{ID: id, By: "anna", Why: why},
+		lasts, ""))(w.t)
 }
 
 func (w *world) resume(id string) {
 	w.t.Helper()
-	must(w.records.EndPause(w.t.Context(), w.db, group, w.cfg.Queue, id))(w.t)
+	require.Get(w.records.EndPause(w.t.Context(), w.db, group, w.cfg.Queue, id))(w.t)
 }
 
 func pausedByAnna(r *running) bool { return !r.State().Consuming && knowsPause(r) }

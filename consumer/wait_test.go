@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -211,7 +212,7 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.execOn(other, "BEGIN")
 		w.execOn(other, "UPDATE shelf SET n = 7")
 		var id int
-		ok(t, other.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		require.OK(t, other.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 		want, once, never := ".shelf; its transaction began ", named, hidden
 		if mayNot {
 			want, once, never = "who cannot be seen: ", hidden, named

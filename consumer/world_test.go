@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -120,9 +121,9 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.broker.TrackExchanges(w.cfg.Exchange)
 	w.direct = w.dsn
 	migrating := w.open(stack.ForMigrations(t, w.direct))
-	ok(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
+	require.OK(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
 	w.gorm = w.open(w.direct)
-	w.db = must(w.gorm.DB())(t)
+	w.db = require.Get(w.gorm.DB())(t)
 	w.records = w.log(w.gorm)
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	return w
@@ -147,19 +148,16 @@ func (w *world) open(dsn string) *gorm.DB {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pool := must(db.DB())(w.t)
+	pool := require.Get(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
 	return db
 }
 
 func (w *world) log(db *gorm.DB) *dedup.Log {
 	w.t.Helper()
-	l, err := dedup.NewLog(db, dedup.LogOptions{
+	l := require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: w.cfg.Lease, Delays: w.cfg.RetryDelays, MaxAttempts: w.cfg.MaxAttempts,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	return l
 }
 
@@ -190,14 +188,14 @@ func (w *world) launch() *running {
 	db := w.open(w.dsn)
 	var client redis.UniversalClient
 	if w.redisURL != "" {
-		client = must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
+		client = require.Get(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
 		w.t.Cleanup(func() { _ = client.Close() })
 	}
 	reg := prometheus.NewRegistry()
 	cfg := w.cfg
 	cfg.AMQPURLs, cfg.Registerer = []string{w.amqpURL}, reg
 	cfg.Logger = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c := must(consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client}))(w.t)
+	c := require.Get(consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client}))(w.t)
 	w.mu.Lock()
 	w.regs = append(w.regs, reg)
 	w.mu.Unlock()
@@ -379,9 +377,9 @@ func (w *world) send(routingKey string, msgs []rabbit.Message) {
 
 func (w *world) declare() {
 	w.t.Helper()
-	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer func() { _ = conn.Close() }()
-	must(rabbit.Declare(w.t.Context(), conn, w.topology()))(w.t)
+	require.Get(rabbit.Declare(w.t.Context(), conn, w.topology()))(w.t)
 }
 
 // exec runs a statement, also for a hook or a handler, whose goroutine goes on whatever comes of it.
@@ -474,23 +472,6 @@ func (w *world) wantRow(key string, want wanted) {
 	}
 	if got != all || !strings.Contains(row.Remark, want.Says) {
 		w.t.Errorf("the row of %s: %+v, want %+v", key, row, want)
-	}
-}
-
-// ok ends a test whose arrangement failed.
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must is ok for what also returns a value.
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		ok(t, err)
-		return v
 	}
 }
 
@@ -753,7 +734,7 @@ func (w *world) move(d stack.Delivery, queue string) {
 // claim claims a message for another worker.
 func (w *world) claim(key string) dedup.Claim {
 	w.t.Helper()
-	return must(w.log(w.gorm).Claim(w.t.Context(), w.row(key), dedup.Entry{Identity: id(key)}, "another"))(w.t)
+	return require.Get(w.log(w.gorm).Claim(w.t.Context(), w.row(key), dedup.Entry{Identity: id(key)}, "another"))(w.t)
 }
 
 // times is how often the handler was called with this key.
@@ -766,7 +747,7 @@ func (w *world) times(key string) int {
 // events is the story of a key.
 func (w *world) events(key string) []dedup.Event {
 	w.t.Helper()
-	return must(w.records.Events(w.t.Context(), id(key)))(w.t)
+	return require.Get(w.records.Events(w.t.Context(), id(key)))(w.t)
 }
 
 // number reads one number from the database.
@@ -778,7 +759,7 @@ func (w *world) number(query string) int {
 // column has the values of a query with one column.
 func column[T any](w *world, query string) (values []T) {
 	w.t.Helper()
-	ok(w.t, w.gorm.WithContext(w.t.Context()).Raw(query).Scan(&values).Error)
+	require.OK(w.t, w.gorm.WithContext(w.t.Context()).Raw(query).Scan(&values).Error)
 	return values
 }
 
@@ -836,7 +817,7 @@ func (w *world) row(key string) dedup.Row {
 
 func (w *world) rowOf(key dedup.Identity) dedup.Row {
 	w.t.Helper()
-	rows := must(w.records.LookUp(w.t.Context(), []dedup.Identity{key}))(w.t)
+	rows := require.Get(w.records.LookUp(w.t.Context(), []dedup.Identity{key}))(w.t)
 	return rows[key]
 }
 
@@ -874,7 +855,7 @@ func (w *world) samples(metric string) map[string]int {
 	w.mu.Unlock()
 	n := map[string]int{}
 	for _, reg := range regs {
-		families := must(reg.Gather())(w.t)
+		families := require.Get(reg.Gather())(w.t)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				var labels []string

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -39,10 +40,7 @@ func file(t testing.TB, lines ...deadletter.Line) string {
 	t.Helper()
 	var b strings.Builder
 	for _, ln := range lines {
-		text, err := json.Marshal(ln)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Get(json.Marshal(ln))(t)
 		b.Write(append(text, '\n'))
 	}
 	return b.String()

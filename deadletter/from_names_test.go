@@ -7,6 +7,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // taken is a row that another log left open, as it was taken over.
@@ -15,12 +16,10 @@ func (w *world) taken(key string, body, properties []byte) {
 	id := identity(key)
 	at, _, err := w.Records.Waypoint(w.T.Context(), "taken:"+key, "run")
 	w.Must(err)
-	if _, err := w.Records.TakeOver(w.T.Context(), at, nil, []dedup.Taken{{
+	require.Get(w.Records.TakeOver(w.T.Context(), at, nil, []dedup.Taken{{
 		Entry: dedup.Entry{Identity: id, Body: body, Properties: properties}, Status: dedup.Dead, Origin: key,
 		From: absent(id),
-	}}); err != nil {
-		w.T.Fatal(err)
-	}
+	}}))(w.T)
 }
 
 // Given letters, rows without one, and rows without a body, when lines of an export that name them are discarded, then

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const secret = "a secret that both know"
@@ -27,10 +28,7 @@ func receiver(t *testing.T, answer http.HandlerFunc) (url string) {
 
 func webhook(t *testing.T, o deadletter.WebhookOptions) *deadletter.Webhook {
 	t.Helper()
-	hook, err := deadletter.NewWebhook(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hook := require.Get(deadletter.NewWebhook(o))(t)
 	t.Cleanup(hook.Close)
 	return hook
 }
@@ -48,11 +46,9 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusNoContent)
 	})
-	if err := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string {
+	require.OK(t, webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string {
 		return []string{secret}
-	}}).Notify(t.Context(), aLetter); err != nil {
-		t.Fatal(err)
-	}
+	}}).Notify(t.Context(), aLetter))
 	want := `{"letters":[{"group":"g","tag":"t","key":"k \u003c1\u003e","reason":"exhausted","attempts":5,"replays":1,` +
 		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","body_sha256":"ab",` +
 		`"parked":false}]}`
@@ -110,9 +106,7 @@ func TestTheWebhookSignsWithBothSecretsWhileOneIsChanged(t *testing.T) {
 		{[]string{""}, nil, []string{""}},
 	} {
 		secrets = c.now
-		if err := hook.Notify(t.Context(), aLetter); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, hook.Notify(t.Context(), aLetter))
 		if signed := header != ""; signed != (len(c.good) > 0) {
 			t.Errorf("with the secrets %q it is signed %q", c.now, header)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func entries(n int) []Entry {
@@ -167,12 +168,8 @@ func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 			all[i].Tag = fmt.Sprint("t", n)
 			keys[i] = all[i].Identity
 		}
-		if _, err := w.log.LookUp(b.Context(), keys); err != nil {
-			b.Fatal(err)
-		}
-		if err := w.insertSuccess(all...); err != nil {
-			b.Fatal(err)
-		}
+		require.Get(w.log.LookUp(b.Context(), keys))(b)
+		require.OK(b, w.insertSuccess(all...))
 	}
 	b.ReportMetric(float64(500*b.N)/b.Elapsed().Seconds(), "rows/s")
 }

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // letterLimit is a hundred letters an hour, and a pause of half an hour.
@@ -25,9 +27,7 @@ func (w *world) later(limit LetterLimit, d time.Duration) {
 	if n.Until > 0 {
 		n.Until -= d.Microseconds()
 	}
-	if _, err := w.log.writeNote(w.t.Context(), w.pool, name, stored, n); err != nil {
-		w.t.Fatal(err)
-	}
+	require.Get(w.log.writeNote(w.t.Context(), w.pool, name, stored, n))(w.t)
 }
 
 func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {

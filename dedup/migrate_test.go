@@ -16,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -192,9 +193,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	wantError(t, "connection", err, nil)
 	defer conn.Close()
 	var id int64
-	if err := conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 	altered := make(chan error, 1)
 	go func() { // each row costs a while, so that the copy lasts until it is killed
 		_, err := conn.ExecContext(t.Context(), "ALTER TABLE consumer_log ADD n BIGINT DEFAULT "+
@@ -209,9 +208,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	})
 	// MariaDB opens the table to tell of it, and so waits; MySQL asks its dictionary, and has nothing to wait for.
 	var version string
-	if err := w.pool.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.pool.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
 	if err := CheckSchema(t.Context(), w.db, "consumer_log"); errors.Is(err, ErrSchema) ||
 		err == nil && strings.Contains(version, "MariaDB") {
 		t.Errorf("while it is locked: %v; want an error that is not of the schema, or on MySQL none", err)

@@ -1,6 +1,10 @@
 package dedup
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
+)
 
 // begin opens the transaction of the effect: the mark first, then the handler.
 func (w *worker) begin(m *model) {
@@ -31,9 +35,7 @@ func (w *worker) begin(m *model) {
 	default:
 		m.rt.Fatal(err)
 	}
-	if err := tx.Rollback(); err != nil {
-		m.rt.Fatal(err)
-	}
+	require.OK(m.rt, tx.Rollback())
 }
 
 // end commits the transaction of the effect, or the handler fails in it.
@@ -49,9 +51,7 @@ func (w *worker) end(m *model) {
 	}
 	w.tx, w.id.locked = nil, false
 	if how != "commits" {
-		if err := tx.Rollback(); err != nil {
-			m.rt.Fatal(err)
-		}
+		require.OK(m.rt, tx.Rollback())
 		switch {
 		case !fast:
 			w.ended(m, how)

@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // A worker's change may be made together with that of another row in the same state, as messages in groups are: in one
@@ -38,12 +40,10 @@ func (w *worker) choosePartner(m *model) {
 	if like.Status == Absent {
 		return
 	}
-	if _, err := m.pool.ExecContext(m.t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, "+
+	require.Get(m.pool.ExecContext(m.t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, "+
 		"consumer_status, consumer_times, replays, owner, consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, "+
 		"UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))", append(keyArgs(k), e.BodyHash[:], int(like.Status),
-		like.Attempts, like.Replays, orNull(like.Owner), 4*modelLease.Microseconds())...); err != nil {
-		m.rt.Fatal(err)
-	}
+		like.Attempts, like.Replays, orNull(like.Owner), 4*modelLease.Microseconds())...))(m.rt)
 }
 
 // partners are the row and the one beside it.

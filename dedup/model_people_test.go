@@ -1,6 +1,10 @@
 package dedup
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
+)
 
 // person takes letters from the dead-letter queue, one at a time, and replays or discards each: reopen, publish, then
 // ack; or mark the row discarded, then ack.
@@ -84,10 +88,7 @@ func (p *person) take(m *model) {
 }
 
 func (p *person) look(m *model) {
-	row, err := m.log.Read(m.t.Context(), p.id.Identity)
-	if err != nil {
-		m.rt.Fatal(err)
-	}
+	row := require.Get(m.log.Read(m.t.Context(), p.id.Identity))(m.rt)
 	p.row, p.token = row, m.token(p.who)
 	switch {
 	case row.Status == Processing && row.LeaseLive && !m.maybe("live lease not heeded", 4):

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // TestModel holds the log to the protocol of docs/model on a real server: random interleavings of two workers and two
@@ -46,12 +48,9 @@ func newLab(t *testing.T) *lab {
 	wire, pool, db := openLossy(t, w.dsn)
 	l.wire, l.pool = wire, pool
 	for limit := 1; limit <= 3; limit++ {
-		log, err := NewLog(db, LogOptions{
+		log := require.Get(NewLog(db, LogOptions{
 			Table: "consumer_log", Lease: modelLease, Delays: []time.Duration{modelDelay, 2 * modelDelay}, MaxAttempts: limit,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		l.logs[limit] = log
 	}
 	return l
@@ -216,11 +215,9 @@ func (m *model) offerFaults(offer func(weight int, name string, move func())) {
 // pass makes time pass for one row, by the database's clock.
 func (m *model) pass(id *identity, d time.Duration) {
 	m.count("time passes")
-	if _, err := m.pool.ExecContext(m.t.Context(), "UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - "+
+	require.Get(m.pool.ExecContext(m.t.Context(), "UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - "+
 		"INTERVAL ? MICROSECOND"+keyIs,
-		append([]any{d.Microseconds()}, keyArgs(id.Identity)...)...); err != nil {
-		m.rt.Fatal(err)
-	}
+		append([]any{d.Microseconds()}, keyArgs(id.Identity)...)...))(m.rt)
 	before := id.age
 	id.age += d
 	if id.row.Status == Processing && before < modelLease && id.age >= modelLease {
@@ -239,9 +236,7 @@ func (m *model) decide(i int, commit bool) {
 	m.zombies = slices.Delete(m.zombies, i, i+1)
 	z.id.locked = false
 	z.id.revived = z.id.revived || commit && z.id.row.Status == Discarded
-	if err := z.decide(commit); err != nil {
-		m.rt.Fatal(err)
-	}
+	require.OK(m.rt, z.decide(commit))
 }
 
 // recover is what must hold in the end: without faults everything comes to rest, and at most two replays of the whole

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // fate is what becomes of one COMMIT.
@@ -124,10 +125,7 @@ func openLossy(t *testing.T, dsn string) (*lossyWire, *sql.DB, *gorm.DB) {
 	pool := sql.OpenDB(wire)
 	pool.SetMaxIdleConns(20)
 	t.Cleanup(func() { pool.Close() })
-	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true}),
-		&gorm.Config{SkipDefaultTransaction: true, DisableAutomaticPing: true, Logger: logger.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true}),
+		&gorm.Config{SkipDefaultTransaction: true, DisableAutomaticPing: true, Logger: logger.Discard}))(t)
 	return wire, pool, db
 }

@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // stage is where an actor stands; each step leads from one to the next. It is consumer/life.go for one message:
@@ -129,10 +131,7 @@ func (w *worker) take(m *model) {
 
 // look is OfRow of consumer/internal/decide, and at times a worker that does not heed the clock: the statement must.
 func (w *worker) look(m *model) {
-	rows, err := m.log.LookUp(m.t.Context(), []Identity{w.id.Identity})
-	if err != nil {
-		m.rt.Fatal(err)
-	}
+	rows := require.Get(m.log.LookUp(m.t.Context(), []Identity{w.id.Identity}))(m.rt)
 	w.row = rows[w.id.Identity]
 	spent := w.row.Attempts >= m.max
 	switch {
@@ -173,10 +172,7 @@ func (w *worker) again(m *model) {
 		w.forget()
 		return
 	}
-	rows, err := m.log.LookUp(m.t.Context(), []Identity{w.id.Identity})
-	if err != nil {
-		m.rt.Fatal(err)
-	}
+	rows := require.Get(m.log.LookUp(m.t.Context(), []Identity{w.id.Identity}))(m.rt)
 	row := rows[w.id.Identity]
 	switch {
 	case row.Version == w.row.Version:
@@ -320,9 +316,7 @@ func (w *worker) forget() { *w = worker{who: w.who, at: atIdle, hand: w.hand} }
 
 func (w *worker) crash(m *model) {
 	if w.tx != nil {
-		if err := w.tx.Rollback(); err != nil {
-			m.rt.Fatal(err)
-		}
+		require.OK(m.rt, w.tx.Rollback())
 		w.id.locked = false
 	}
 	w.disconnect(m)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // The clock of the model: nothing comes due by itself while a sequence runs.
@@ -195,10 +197,8 @@ func (m *model) sync() {
 		case nil:
 			next.Owner = owner.String
 		case sql.ErrNoRows:
-			if err := m.pool.QueryRowContext(m.t.Context(), "SELECT COUNT(*) FROM model_effect WHERE name = ?",
-				[]byte(id.Key)).Scan(&effects); err != nil {
-				m.rt.Fatal(err)
-			}
+			require.OK(m.rt, m.pool.QueryRowContext(m.t.Context(), "SELECT COUNT(*) FROM model_effect WHERE name = ?",
+				[]byte(id.Key)).Scan(&effects))
 		default:
 			m.rt.Fatal(err)
 		}

@@ -5,22 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestNeitherOpenNorNewLogDials(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
-	if _, err := NewLog(db, LogOptions{"consumer_log", time.Second, []time.Duration{1}, 1}); err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(NewLog(db, LogOptions{"consumer_log", time.Second, []time.Duration{1}, 1}))(t)
+	require.OK(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(50*time.Millisecond)))
 	if conn, err := listener.Accept(); err == nil {
 		conn.Close()
 		t.Error("Open or NewLog dialled")

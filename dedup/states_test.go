@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -20,14 +22,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestDiagramIsTheOneOfTheDesign(t *testing.T) {
 	const file = "testdata/diagram.mmd"
 	if *update {
-		if err := os.WriteFile(file, []byte(diagram()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(file, []byte(diagram()), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := require.Get(os.ReadFile(file))(t)
 	if diff := cmp.Diff(string(want), diagram()); diff != "" {
 		t.Errorf("the transitions changed; the model and ARCHITECTURE.md must follow, then run with -update:\n%s", diff)
 	}
@@ -406,10 +403,7 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 
 func (w *world) lookUp(keys ...Identity) map[Identity]Row {
 	w.t.Helper()
-	rows, err := w.log.LookUp(w.t.Context(), keys)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rows := require.Get(w.log.LookUp(w.t.Context(), keys))(w.t)
 	return rows
 }
 

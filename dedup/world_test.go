@@ -12,6 +12,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -48,19 +49,14 @@ func newWorldOn(t testing.TB, dsn string) *world {
 
 func (w *world) migrate(o MigrateOptions) {
 	w.t.Helper()
-	if err := Migrate(w.t.Context(), w.db, o); err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, Migrate(w.t.Context(), w.db, o))
 }
 
 func worldOf(t testing.TB, dsn string, db *gorm.DB) *world {
 	t.Helper()
-	log, err := NewLog(db, LogOptions{
+	log := require.Get(NewLog(db, LogOptions{
 		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay, 2 * testDelay}, MaxAttempts: testMax,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return &world{t: t, dsn: dsn, db: db, pool: poolOf(t, db), log: log}
 }
 
@@ -82,10 +78,7 @@ func openWith(t testing.TB, dsn string, o OpenOptions) *gorm.DB {
 
 func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 	t.Helper()
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	return pool
 }
 
@@ -113,19 +106,13 @@ func (w *world) older(k Identity, by time.Duration) {
 
 func (w *world) read(k Identity) Row {
 	w.t.Helper()
-	row, err := w.log.Read(w.t.Context(), k)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	row := require.Get(w.log.Read(w.t.Context(), k))(w.t)
 	return row
 }
 
 func (w *world) events(k Identity) []Event {
 	w.t.Helper()
-	events, err := w.log.Events(w.t.Context(), k)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	events := require.Get(w.log.Events(w.t.Context(), k))(w.t)
 	return events
 }
 
@@ -148,19 +135,13 @@ func (w *world) story(k Identity) string {
 
 func (w *world) claim(from Row, owner string) Claim {
 	w.t.Helper()
-	c, err := w.log.Claim(w.t.Context(), from, entryOf(from.Identity), owner)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	c := require.Get(w.log.Claim(w.t.Context(), from, entryOf(from.Identity), owner))(w.t)
 	return c
 }
 
 func (w *world) fail(c Claim, cause string) Row {
 	w.t.Helper()
-	row, err := first(w.log.FailAll(w.t.Context(), []Failure{{Claim: c, Cause: cause}}))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	row := require.Get(first(w.log.FailAll(w.t.Context(), []Failure{{Claim: c, Cause: cause}})))(w.t)
 	return row
 }
 
@@ -175,10 +156,7 @@ func (w *world) inTx(f func(*sql.Tx) error) error {
 		}
 		return err
 	}
-	tx, err := w.pool.BeginTx(w.t.Context(), nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	tx := require.Get(w.pool.BeginTx(w.t.Context(), nil))(w.t)
 	if err := f(tx); err != nil {
 		tx.Rollback()
 		return err

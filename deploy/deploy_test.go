@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -101,10 +102,7 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 	}
 	var spans []time.Duration
 	for _, span := range found[1:] {
-		d, err := time.ParseDuration(span)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Get(time.ParseDuration(span))(t)
 		spans = append(spans, d)
 	}
 	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
@@ -163,10 +161,7 @@ func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
 			t.Errorf("%s has no %s", path, pattern)
 			continue
 		}
-		seconds, err := strconv.Atoi(found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		seconds := require.Get(strconv.Atoi(found[1]))(t)
 		if wait := time.Duration(seconds) * time.Second; wait < cfg.DrainTimeout+5*time.Second {
 			t.Errorf("%s waits %v for a stop, want at least 5s more than the drain's %v", path, wait, cfg.DrainTimeout)
 		}
@@ -190,10 +185,7 @@ func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
 			t.Errorf("%s has no %s", path, pattern)
 			continue
 		}
-		mib, err := strconv.ParseInt(found[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		mib := require.Get(strconv.ParseInt(found[1], 10, 64))(t)
 		if mib<<20 < needs {
 			t.Errorf("%s allows %d MiB, want at least %d", path, mib, needs>>20)
 		}
@@ -246,10 +238,7 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 
 func TestReadmeNamesEveryFile(t *testing.T) {
 	readme := read(t, "README.md")
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := require.Get(os.ReadDir("."))(t)
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasSuffix(name, ".go") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".dockerignore") ||
@@ -294,23 +283,17 @@ func files(t *testing.T) map[string]string {
 func filesIn(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	require.OK(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			texts[path] = read(t, path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return texts
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := require.Get(os.ReadFile(path))(t)
 	return string(content)
 }

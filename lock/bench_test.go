@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -20,15 +21,9 @@ func BenchmarkNameOf(b *testing.B) {
 // BenchmarkBatch is what a healthy batch of 500 asks of Redis: lock all, then mark all done.
 func BenchmarkBatch(b *testing.B) {
 	const size = 500
-	client, err := OpenRedis(stack.Redis(b), RedisOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	client := require.Get(OpenRedis(stack.Redis(b), RedisOptions{}))(b)
 	defer client.Close()
-	l, err := NewRedis(client, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Get(NewRedis(client, Options{}))(b)
 	schema := uuid.NewString()
 	names, marks := make([]Name, size), make([]Mark, size)
 	b.ReportAllocs()
@@ -41,9 +36,7 @@ func BenchmarkBatch(b *testing.B) {
 		if err != nil || held[0].Hold != Mine {
 			b.Fatal(held, err)
 		}
-		if err := l.Done(b.Context(), marks); err != nil {
-			b.Fatal(err)
-		}
+		require.OK(b, l.Done(b.Context(), marks))
 	}
 	b.ReportMetric(float64(size*b.N)/b.Elapsed().Seconds(), "messages/s")
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestNoneFindsEveryNameFree(t *testing.T) {
@@ -12,20 +14,13 @@ func TestNoneFindsEveryNameFree(t *testing.T) {
 	var l Locker = None{}
 	names := []Name{NameOf("s", "g", "t", "one"), NameOf("s", "g", "t", "two")}
 	for _, token := range []string{"a", "b"} {
-		held, err := l.Lock(t.Context(), token, names)
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := require.Get(l.Lock(t.Context(), token, names))(t)
 		if held[0].Hold != Mine || held[1].Hold != Mine {
 			t.Errorf("%s finds %v, want both its own", token, held)
 		}
-		if err := l.Done(t.Context(), []Mark{{Name: names[0]}}); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, l.Done(t.Context(), []Mark{{Name: names[0]}}))
 	}
-	if err := l.Release(t.Context(), "a", names); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, l.Release(t.Context(), "a", names))
 	if s, err := l.Show(t.Context(), names[0]); err != nil || s.Hold != 0 {
 		t.Errorf("Show = %+v, %v, want it free", s, err)
 	}

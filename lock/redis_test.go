@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -78,20 +79,14 @@ func backendOfSet(t *testing.T, set *stack.RedisSet) backend {
 
 func openClient(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
-	client, err := lock.OpenRedis(url, lock.RedisOptions{Name: "rollbackd test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := require.Get(lock.OpenRedis(url, lock.RedisOptions{Name: "rollbackd test"}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
 func openLock(t *testing.T, client redis.UniversalClient, o lock.Options) *lock.Redis {
 	t.Helper()
-	l, err := lock.NewRedis(client, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Get(lock.NewRedis(client, o))(t)
 	return l
 }
 
@@ -129,9 +124,7 @@ func (b backend) Forget(t *testing.T, name lock.Name) {
 
 func setKey(t *testing.T, admin redis.UniversalClient, name lock.Name, value string) {
 	t.Helper()
-	if err := admin.Set(t.Context(), name.String(), value, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, admin.Set(t.Context(), name.String(), value, 0).Err())
 }
 
 func (b backend) Stop(t *testing.T) { b.all(t, (*stack.Server).Kill) }
@@ -151,9 +144,7 @@ func (b backend) Thaw(t *testing.T) {
 func (b backend) all(t *testing.T, do func(*stack.Server) error) {
 	t.Helper()
 	for _, server := range b.servers {
-		if err := do(server); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, do(server))
 	}
 }
 

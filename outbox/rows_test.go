@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -162,18 +163,12 @@ func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := g.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(g.DB())(t)
 	defer db.Close()
 	if _, err := (outbox.Rows{DB: db}).Survey(t.Context()); !errors.Is(err, outbox.ErrNoTable) {
 		t.Errorf("a survey of no outbox: %v", err)
 	}
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := require.Get(db.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	err = outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "k", Value: 1})
 	if err == nil || !strings.Contains(err.Error(), "migrate --outbox") {

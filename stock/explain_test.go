@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -48,7 +49,7 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 	statements = append(statements, w.statements(func(tx *gorm.DB) error {
 		return stock.Confirm(t.Context(), tx, "new")
 	})...)
-	must(t, w.reserve("last", late...))
+	require.OK(t, w.reserve("last", late...))
 	statements = append(statements, w.statements(func(tx *gorm.DB) error {
 		return stock.Rollback(t.Context(), tx, []stock.Request{message("last", "last", late...)}, refuse)
 	})...)
@@ -94,7 +95,7 @@ func TestRollbackTakesThreeStatements(t *testing.T) {
 func (w *world) statements(f func(tx *gorm.DB) error) []string {
 	w.t.Helper()
 	var all []string
-	must(w.t, w.tx(func(tx *gorm.DB) error {
+	require.OK(w.t, w.tx(func(tx *gorm.DB) error {
 		bound := tx.Session(&gorm.Session{NewDB: true, Context: w.t.Context()})
 		bound.Statement.ConnPool = hooked{tx.Statement.ConnPool, func(statement string) { all = append(all, statement) }}
 		return f(bound)
@@ -106,16 +107,16 @@ func (w *world) statements(f func(tx *gorm.DB) error) []string {
 func (w *world) explain(statement string) (kind, key string) {
 	w.t.Helper()
 	rows, err := w.db.QueryContext(w.t.Context(), stack.Explain+statement)
-	must(w.t, err)
+	require.OK(w.t, err)
 	defer func() { _ = rows.Close() }()
 	columns, err := rows.Columns()
-	must(w.t, err)
+	require.OK(w.t, err)
 	for rows.Next() {
 		values, into := make([]*string, len(columns)), make([]any, len(columns))
 		for i := range values {
 			into[i] = &values[i]
 		}
-		must(w.t, rows.Scan(into...))
+		require.OK(w.t, rows.Scan(into...))
 		for i, column := range columns {
 			if values[i] == nil {
 				continue
@@ -128,6 +129,6 @@ func (w *world) explain(statement string) (kind, key string) {
 			}
 		}
 	}
-	must(w.t, rows.Err())
+	require.OK(w.t, rows.Err())
 	return kind, key
 }

@@ -7,13 +7,14 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
 func TestReserveTakesAllOrNothing(t *testing.T) {
 	w := newWorld(t)
 	w.goods(10, 1, 2)
-	must(t, w.reserve("a", item(2, 3), item(1, 10)))
+	require.OK(t, w.reserve("a", item(2, 3), item(1, 10)))
 	w.wantReservations("a", "1×10 reserved, 2×3 reserved")
 	w.wantAmount(1, 0)
 	w.wantAmount(2, 7)
@@ -29,8 +30,8 @@ func TestReserveTakesAllOrNothing(t *testing.T) {
 func TestReserveAgainIsDone(t *testing.T) {
 	w := newWorld(t)
 	w.goods(10, 1, 2)
-	must(t, w.reserve("a", item(1, 1), item(2, 2)))
-	must(t, w.reserve("a", item(2, 2), item(1, 1)))
+	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
+	require.OK(t, w.reserve("a", item(2, 2), item(1, 1)))
 	w.wantAmount(1, 9)
 	w.wantAmount(2, 8)
 }
@@ -45,23 +46,23 @@ func TestReserveTakesNothingForFree(t *testing.T) {
 		values += fmt.Sprintf(", (%d, 10, 0)", sku+1)
 	}
 	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES " + values[2:])
-	must(t, w.reserve("a", items[900:]...))
+	require.OK(t, w.reserve("a", items[900:]...))
 	if err := w.reserve("a", items...); !is(err, stock.ErrQuantity) {
 		t.Errorf("error is %v, want ErrQuantity", err)
 	}
-	must(t, w.rollback(stock.Options{}, message("a", "k")))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k")))
 	w.wantAll(10, 1, 1000)
 }
 
 func TestReserveRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.goods(10, 1, 2)
-	must(t, w.reserve("held", item(1, 1)))
-	must(t, w.reserve("final", item(1, 1)))
-	must(t, w.confirm("final"))
-	must(t, w.reserve("gone", item(1, 1)))
-	must(t, w.rollback(stock.Options{}, message("gone", "k")))
-	must(t, w.rollback(refuse, message("refused", "k", item(1, 1)), message("whole", "k")))
+	require.OK(t, w.reserve("held", item(1, 1)))
+	require.OK(t, w.reserve("final", item(1, 1)))
+	require.OK(t, w.confirm("final"))
+	require.OK(t, w.reserve("gone", item(1, 1)))
+	require.OK(t, w.rollback(stock.Options{}, message("gone", "k")))
+	require.OK(t, w.rollback(refuse, message("refused", "k", item(1, 1)), message("whole", "k")))
 	tests := []struct {
 		name, order string
 		items       []stock.Item
@@ -97,14 +98,14 @@ func TestReserveRefuses(t *testing.T) {
 func TestConfirmIsFinal(t *testing.T) {
 	w := newWorld(t)
 	w.goods(10, 1, 2)
-	must(t, w.reserve("a", item(1, 1), item(2, 2)))
-	must(t, w.confirm("a"))
-	must(t, w.confirm("a"))
+	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
+	require.OK(t, w.confirm("a"))
+	require.OK(t, w.confirm("a"))
 	w.wantReservations("a", "1×1 deducted, 2×2 deducted")
 	w.wantAmount(1, 9)
 
-	must(t, w.reserve("b", item(1, 1), item(2, 2)))
-	must(t, w.rollback(stock.Options{}, message("b", "k", item(1, 1))))
+	require.OK(t, w.reserve("b", item(1, 1), item(2, 2)))
+	require.OK(t, w.rollback(stock.Options{}, message("b", "k", item(1, 1))))
 	for order, want := range map[string]error{
 		"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid,
 	} {

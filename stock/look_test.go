@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -16,7 +17,7 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 			"UTC_TIMESTAMP(6)), (?, 2, 3, 1, UTC_TIMESTAMP(6))",
 			fmt.Sprint("A-", i), fmt.Sprint("A-", i))
 	}
-	must(t, w.rollback(stock.Options{}, stock.Request{OrderSN: "A-4", Tag: "t", Key: "k"}))
+	require.OK(t, w.rollback(stock.Options{}, stock.Request{OrderSN: "A-4", Tag: "t", Key: "k"}))
 	of, err := stock.ReservationsOf(t.Context(), w.g, "A-4")
 	if err != nil || len(of) != 2 {
 		t.Fatalf("%v, %v; want two rows", of, err)
@@ -30,7 +31,7 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 		seen, named := 0, 0
 		for {
 			page, err := stock.Reservations(t.Context(), w.g, last, limit)
-			must(t, err)
+			require.OK(t, err)
 			for _, r := range page {
 				if last.OrderSN > r.OrderSN || last.OrderSN == r.OrderSN && last.SKU >= r.SKU {
 					t.Errorf("limit %d: %v after %v", limit, r, last)

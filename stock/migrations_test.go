@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -31,11 +32,11 @@ func schema(t *testing.T, db *gorm.DB) map[string]string {
 	t.Helper()
 	var names []string
 	const list = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
-	must(t, db.WithContext(t.Context()).Raw(list).Scan(&names).Error)
+	require.OK(t, db.WithContext(t.Context()).Raw(list).Scan(&names).Error)
 	all := map[string]string{}
 	for _, name := range names {
 		shown := map[string]any{}
-		must(t, db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `"+name+"`").Scan(&shown).Error)
+		require.OK(t, db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `"+name+"`").Scan(&shown).Error)
 		all[name] = fmt.Sprint(shown["Create Table"], shown["Create View"])
 	}
 	all["versions"] = versions(t, db, "CONCAT_WS(' ', set_name, version, oldest)")
@@ -46,16 +47,16 @@ func versions(t *testing.T, db *gorm.DB, what string) string {
 	t.Helper()
 	var rows []string
 	text := "SELECT " + what + " FROM rollbackd_schema ORDER BY set_name, version"
-	must(t, db.WithContext(t.Context()).Raw(text).Scan(&rows).Error)
+	require.OK(t, db.WithContext(t.Context()).Raw(text).Scan(&rows).Error)
 	return strings.Join(rows, "\n")
 }
 
 func openSchema(t *testing.T) *gorm.DB {
 	t.Helper()
 	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	must(t, err)
+	require.OK(t, err)
 	pool, err := db.DB()
-	must(t, err)
+	require.OK(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return db
 }
@@ -68,9 +69,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 		if strings.TrimSpace(text) == "" {
 			continue
 		}
-		if err := old.WithContext(t.Context()).Exec(text).Error; err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, old.WithContext(t.Context()).Exec(text).Error)
 	}
 	const ofFormer = "CONCAT_WS(' ', set_name, version, oldest, " +
 		"IF(set_name = 'stock' AND version > 1 OR set_name LIKE 'log:%' AND version > 3, '', applied_at))"
@@ -86,7 +85,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 			t.Errorf("step %d is %+v, want %s", 3+i, s, want)
 		}
 	}
-	must(t, dedup.Migrate(t.Context(), old, withStock()))
+	require.OK(t, dedup.Migrate(t.Context(), old, withStock()))
 	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nlog:consumer_log 5 1 \nstock 2 1 ", "\n")
 	slices.Sort(want)
 	if got := strings.Split(versions(t, old, ofFormer), "\n"); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
@@ -94,7 +93,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 	}
 
 	fresh := openSchema(t)
-	must(t, dedup.Migrate(t.Context(), fresh, withStock()))
+	require.OK(t, dedup.Migrate(t.Context(), fresh, withStock()))
 	if d := cmp.Diff(schema(t, old), schema(t, fresh)); d != "" {
 		t.Errorf("a new schema differs from one of the former program (-former +new):\n%s", d)
 	}

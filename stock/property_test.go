@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -73,15 +74,15 @@ func (w *world) held() map[int64]int64 {
 	w.t.Helper()
 	rows, err := w.db.QueryContext(w.t.Context(), `SELECT s.sku_id, s.amount + COALESCE((SELECT SUM(r.quantity)
 		FROM stock_reservation r WHERE r.sku_id = s.sku_id AND r.status IN (1, 3)), 0) FROM stock s`)
-	must(w.t, err)
+	require.OK(w.t, err)
 	defer func() { _ = rows.Close() }()
 	held := make(map[int64]int64)
 	for rows.Next() {
 		var sku, n int64
-		must(w.t, rows.Scan(&sku, &n))
+		require.OK(w.t, rows.Scan(&sku, &n))
 		held[sku] = n
 	}
-	must(w.t, rows.Err())
+	require.OK(w.t, rows.Err())
 	return held
 }
 
@@ -89,7 +90,7 @@ func (w *world) held() map[int64]int64 {
 func (w *world) state() string {
 	w.t.Helper()
 	var text string
-	must(w.t, w.db.QueryRowContext(w.t.Context(), `SELECT CONCAT(
+	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), `SELECT CONCAT(
 		(SELECT GROUP_CONCAT(CONCAT_WS('/', sku_id, amount, version) ORDER BY sku_id) FROM stock), ' | ',
 		COALESCE((SELECT GROUP_CONCAT(CONCAT_WS('/', order_sn, sku_id, quantity, status, rollback_key) ORDER BY order_sn,
 			sku_id) FROM stock_reservation), ''))`).Scan(&text))

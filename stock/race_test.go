@@ -11,6 +11,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -55,8 +56,8 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 	for name, items := range map[string][]stock.Item{"items": {item(1, 7)}, "whole order": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			must(t, w.hookedRollback(refuse, "INSERT", func() {
-				must(t, w.reserve("a", item(1, 7)))
+			require.OK(t, w.hookedRollback(refuse, "INSERT", func() {
+				require.OK(t, w.reserve("a", item(1, 7)))
 			}, message("a", "k", items...)))
 			if got := w.reservations("a"); !strings.HasSuffix(got, "1×7 released stock.rollback/k") {
 				t.Errorf("reservations are %s", got)
@@ -69,7 +70,7 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 func TestReserveOfAnotherQuantityThatOvertakesARefusalIsBlamed(t *testing.T) {
 	w := newWorld(t, 1)
 	err := w.hookedRollback(refuse, "INSERT", func() {
-		must(t, w.reserve("a", item(1, 8)))
+		require.OK(t, w.reserve("a", item(1, 8)))
 	}, message("a", "k", item(1, 7)))
 	wantBlame(t, err, map[int]error{0: stock.ErrQuantity})
 	w.wantReservations("a", "1×8 reserved")
@@ -79,7 +80,7 @@ func TestReserveOfAnotherQuantityThatOvertakesARefusalIsBlamed(t *testing.T) {
 // the rollback; a service in another language may not.)
 func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	must(t, w.reserve("a", item(1, 7)))
+	require.OK(t, w.reserve("a", item(1, 7)))
 	err := w.hookedRollback(stock.Options{}, "UPDATE stock_reservation", func() {
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 2, 1, 1)")
 	}, message("a", "k"))
@@ -87,7 +88,7 @@ func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 		t.Error("no error")
 	}
 	w.wantReservations("a", "1×7 reserved, 2×1 reserved")
-	must(t, w.rollback(stock.Options{}, message("a", "k")))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k")))
 	w.wantAmount(2, 101)
 }
 
@@ -96,7 +97,7 @@ func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
 	w.goods(1000, 1, 2)
 	for i := range 20 {
 		order := fmt.Sprintf("order-%d", i)
-		must(t, w.reserve(order, item(1, 3), item(2, 4)))
+		require.OK(t, w.reserve(order, item(1, 3), item(2, 4)))
 		var wg sync.WaitGroup
 		for k := range 4 {
 			request := message(order, fmt.Sprintf("k%d", k))
@@ -172,7 +173,7 @@ func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 	released, refusals := 0, 0
 	for i := range 60 {
 		order, part := fmt.Sprintf("order-%d", i), item(1+2*int64(i%2), 1) // before and behind the part that it has
-		must(t, w.reserve(order, item(2, 1)))
+		require.OK(t, w.reserve(order, item(2, 1)))
 		reserve, rollback := atOnce(func() error { return w.reserve(order, part) },
 			func() error { return w.rollback(refuse, message(order, "k")) })
 		if rollback != nil {
@@ -196,8 +197,8 @@ func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 // The part is committed when the rollback has looked and not yet marked the order: it is released like the others.
 func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	must(t, w.reserve("a", item(2, 5)))
-	must(t, w.hookedRollback(refuse, "INSERT", func() {
+	require.OK(t, w.reserve("a", item(2, 5)))
+	require.OK(t, w.hookedRollback(refuse, "INSERT", func() {
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 7, 1)")
 		w.exec("UPDATE stock SET amount = amount - 7 WHERE sku_id = 1")
 	}, message("a", "k")))
@@ -256,9 +257,9 @@ func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
 	}
 	wg.Wait()
 	var reserved, released, amount int64
-	must(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM stock_reservation").Scan(
-		&reserved, &released))
-	must(t, w.db.QueryRow("SELECT SUM(amount) FROM stock").Scan(&amount))
+	require.OK(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM "+
+		"stock_reservation").Scan(&reserved, &released))
+	require.OK(t, w.db.QueryRow("SELECT SUM(amount) FROM stock").Scan(&amount))
 	if reserved != 0 || amount != released {
 		t.Errorf("%d reserved, %d released, %d on stock", reserved, released, amount)
 	}

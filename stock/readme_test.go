@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -21,7 +22,7 @@ var (
 // A service in another language that does what README.md says and this package see each other's work.
 func TestTheDocumentedSQLWorks(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
-	must(t, err)
+	require.OK(t, err)
 	var blocks []string
 	for _, match := range sqlBlock.FindAllStringSubmatch(string(readme), -1) {
 		blocks = append(blocks, match[1])
@@ -64,29 +65,29 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 			return nil
 		})
 	}
-	must(t, do("a", insert, look, take))
+	require.OK(t, do("a", insert, look, take))
 	w.wantReservations("a", "1×4 reserved")
 	w.wantAmount(1, 6)
-	must(t, w.reserve("a", item(1, 4))) // already done
+	require.OK(t, w.reserve("a", item(1, 4))) // already done
 	if err := do("a", insert); mysqlNumber(err) != 1062 {
 		t.Errorf("reserved twice: %v, want error 1062", err)
 	}
-	must(t, do("b", insert, look, take))
+	require.OK(t, do("b", insert, look, take))
 	if err := do("c", insert, look, take); !is(err, sql.ErrNoRows) {
 		t.Errorf("sold what was not there: %v", err)
 	}
-	must(t, do("a", look, deduct))
-	must(t, w.confirm("a"))
-	must(t, do("b", look, release, restock))
-	must(t, w.rollback(refuse, message("b", "k", item(1, 4)), message("d", "k", item(1, 4))))
+	require.OK(t, do("a", look, deduct))
+	require.OK(t, w.confirm("a"))
+	require.OK(t, do("b", look, release, restock))
+	require.OK(t, w.rollback(refuse, message("b", "k", item(1, 4)), message("d", "k", item(1, 4))))
 	w.wantReservations("a", "1×4 deducted")
 	w.wantReservations("b", "1×4 released tag/key")
 	if err := do("d", insert); mysqlNumber(err) != 1062 {
 		t.Errorf("reserved a refused item: %v, want error 1062", err)
 	}
 	w.wantAmount(1, 6)
-	must(t, do("e", mark, look))
-	must(t, w.rollback(refuse, message("e", "k")))
+	require.OK(t, do("e", mark, look))
+	require.OK(t, w.rollback(refuse, message("e", "k")))
 	w.wantReservations("e", "0×0 refused tag/key")
 	if err := w.reserve("e", item(1, 4)); !is(err, stock.ErrRefused) {
 		t.Errorf("reserved for an order that is marked: %v, want ErrRefused", err)

@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -17,14 +18,14 @@ var refuse = stock.Options{Empty: stock.Refuse}
 
 func TestRollbackReturnsWhatWasReserved(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
-	must(t, w.reserve("a", item(2, 5), item(1, 7)))
+	require.OK(t, w.reserve("a", item(2, 5), item(1, 7)))
 	w.wantAmount(1, 93)
-	must(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 7), item(2, 5))))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 7), item(2, 5))))
 	w.wantAll(100, 1, 2)
 	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×5 released stock.rollback/k1")
 	w.wantReleases(2)
 	var versions string
-	must(t, w.db.QueryRow("SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock").Scan(&versions))
+	require.OK(t, w.db.QueryRow("SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock").Scan(&versions))
 	if versions != "2,2,0" { // one change by Reserve, one by Rollback
 		t.Errorf("versions are %s", versions)
 	}
@@ -32,9 +33,9 @@ func TestRollbackReturnsWhatWasReserved(t *testing.T) {
 
 func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
-	must(t, w.reserve("a", item(1, 1), item(2, 2), item(3, 3)))
-	must(t, w.rollback(stock.Options{}, message("a", "k1", item(2, 2))))
-	must(t, w.rollback(stock.Options{}, message("a", "k2")))
+	require.OK(t, w.reserve("a", item(1, 1), item(2, 2), item(3, 3)))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(2, 2))))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k2")))
 	w.wantReservations("a", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k1, 3×3 released "+
 		"stock.rollback/k2")
 	for sku := range int64(3) {
@@ -44,11 +45,11 @@ func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
 
 func TestRollbackLeavesDeductedRowsBesideReservedOnes(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	must(t, w.reserve("a", item(1, 1)))
-	must(t, w.confirm("a"))
-	must(t, w.reserve("a", item(2, 2)))
-	must(t, w.rollback(stock.Options{}, message("a", "k1")))
-	must(t, w.rollback(stock.Options{}, message("a", "k2")))
+	require.OK(t, w.reserve("a", item(1, 1)))
+	require.OK(t, w.confirm("a"))
+	require.OK(t, w.reserve("a", item(2, 2)))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k1")))
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k2")))
 	w.wantReservations("a", "1×1 deducted, 2×2 released stock.rollback/k1")
 }
 
@@ -57,11 +58,11 @@ func TestRollbackTwiceHasOneEffect(t *testing.T) {
 	for name, items := range map[string][]stock.Item{"items": {item(1, 7)}, "whole order": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
-			must(t, w.reserve("a", item(1, 7)))
-			must(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("a", "k2", items...)))
-			must(t, w.rollback(stock.Options{}, message("a", "k1", items...)))
+			require.OK(t, w.reserve("a", item(1, 7)))
+			require.OK(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("a", "k2", items...)))
+			require.OK(t, w.rollback(stock.Options{}, message("a", "k1", items...)))
 			w.wantReservations("a", "1×7 released stock.rollback/k1")
-			must(t, w.rollback(refuse, message("a", "k3", items...)))
+			require.OK(t, w.rollback(refuse, message("a", "k3", items...)))
 			w.wantAmount(1, 100)
 			marked := "1×7 released stock.rollback/k1"
 			if items == nil {
@@ -77,11 +78,11 @@ func TestRollbackTwiceHasOneEffect(t *testing.T) {
 func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	for _, order := range []string{"a", "b", "c"} {
-		must(t, w.reserve(order, item(1, 1), item(2, 2), item(3, 3)))
+		require.OK(t, w.reserve(order, item(1, 1), item(2, 2), item(3, 3)))
 	}
 	other := message("c", "k4")
 	other.Tag = "order.cancelled"
-	must(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 1)), message("b", "k2", item(3, 3), item(2, 2),
+	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 1)), message("b", "k2", item(3, 3), item(2, 2),
 		item(1, 1)),
 		message("a", "k3", item(3, 3), item(1, 1)), other))
 	w.wantReservations("a", "1×1 released stock.rollback/k1, 2×2 reserved, 3×3 released stock.rollback/k3")
@@ -98,11 +99,12 @@ func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
 func TestRollbackTellsCollidingOrdersApart(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	for _, order := range []string{"plumless", "buckeroo", "other"} {
-		must(t, w.reserve(order, item(1, 1), item(2, 1)))
+		require.OK(t, w.reserve(order, item(1, 1), item(2, 1)))
 	}
-	must(t, w.rollback(stock.Options{}, message("plumless", "k1", item(1, 1)), message("buckeroo", "k2", item(1, 1)),
+	require.OK(t, w.rollback(stock.Options{}, message("plumless", "k1", item(1, 1)), message("buckeroo", "k2", item(1, 1)),
 		message("other", "k3")))
-	must(t, w.rollback(stock.Options{}, message("plumless", "k4"), message("buckeroo", "k5"), message("other", "k6")))
+	require.OK(t, w.rollback(stock.Options{}, message("plumless", "k4"), message("buckeroo", "k5"),
+		message("other", "k6")))
 	w.wantReservations("plumless", "1×1 released stock.rollback/k1, 2×1 released stock.rollback/k4")
 	w.wantReservations("buckeroo", "1×1 released stock.rollback/k2, 2×1 released stock.rollback/k5")
 	w.wantReservations("other", "1×1 released stock.rollback/k3, 2×1 released stock.rollback/k3")
@@ -115,11 +117,11 @@ func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
 	w.goods(1000, 1)
 	orders := []string{"a", "A", "á", "a ", "a\x00", `a'--`, `a\`, `a"?`, "😀", "😁", "\xff\xfe", strings.Repeat("z", 64)}
 	for i, order := range orders {
-		must(t, w.reserve(order, item(1, int64(i)+1)))
+		require.OK(t, w.reserve(order, item(1, int64(i)+1)))
 	}
 	for i, order := range orders {
 		key := `key'\"? ` + order
-		must(t, w.rollback(stock.Options{}, message(order, key, item(1, int64(i)+1))))
+		require.OK(t, w.rollback(stock.Options{}, message(order, key, item(1, int64(i)+1))))
 		w.wantReservations(order, fmt.Sprintf("1×%d released stock.rollback/%s", i+1, key))
 		w.wantReleases(i + 1)
 	}
@@ -131,14 +133,14 @@ func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
 func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	w.goods(math.MaxInt64-5, 4)
-	must(t, w.reserve("good", item(1, 1), item(2, 2)))
-	must(t, w.reserve("two", item(1, 1), item(2, 2)))
-	must(t, w.reserve("final", item(3, 3)))
-	must(t, w.confirm("final"))
+	require.OK(t, w.reserve("good", item(1, 1), item(2, 2)))
+	require.OK(t, w.reserve("two", item(1, 1), item(2, 2)))
+	require.OK(t, w.reserve("final", item(3, 3)))
+	require.OK(t, w.confirm("final"))
 	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('ghost', 99, 1, 1), ('full', " +
 		"4, 9, 1)")
-	must(t, w.reserve("done", item(1, 1)))
-	must(t, w.rollback(stock.Options{}, message("done", "k0")))
+	require.OK(t, w.reserve("done", item(1, 1)))
+	require.OK(t, w.rollback(stock.Options{}, message("done", "k0")))
 	good := message("good", "good", item(1, 1), item(2, 2))
 	tests := []struct {
 		name     string
@@ -191,7 +193,7 @@ func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 		})
 	}
 	w.t = t
-	must(t, w.rollback(stock.Options{}, good))
+	require.OK(t, w.rollback(stock.Options{}, good))
 	w.wantReservations("good", "1×1 released stock.rollback/good, 2×2 released stock.rollback/good")
 }
 
@@ -237,8 +239,8 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w.t = t
 			order := func(name string) string { return test.name + ", " + name }
-			must(t, w.reserve(order("good"), item(1, 1), item(2, 2)))
-			must(t, w.reserve(order("two"), item(1, 1)))
+			require.OK(t, w.reserve(order("good"), item(1, 1), item(2, 2)))
+			require.OK(t, w.reserve(order("two"), item(1, 1)))
 			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES (?, 99, 1, 1)", order("ghost"))
 			for i, r := range test.requests {
 				if r.OrderSN != "" {
@@ -260,7 +262,7 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 			})
 			// then the blame names whom it must, and the others are released or not
 			if test.others || test.blamed == nil {
-				must(t, committed)
+				require.OK(t, committed)
 			}
 			if test.blamed != nil {
 				wantBlame(t, err, test.blamed)
@@ -283,10 +285,10 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 // A request that is blamed must not shadow another one of the same order.
 func TestRollbackJudgesARequestAsIfTheBlamedOneWereAbsent(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	must(t, w.reserve("a", item(1, 1), item(2, 2)))
+	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
 	wrong, right := message("a", "wrong", item(1, 1), item(2, 9)), message("a", "right", item(1, 1), item(2, 2))
 	wantBlame(t, w.rollback(stock.Options{}, wrong, right), map[int]error{0: stock.ErrQuantity})
-	must(t, w.rollback(stock.Options{}, right))
+	require.OK(t, w.rollback(stock.Options{}, right))
 	w.wantReservations("a", "1×1 released stock.rollback/right, 2×2 released stock.rollback/right")
 }
 
@@ -303,7 +305,7 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, 1, 2)
-			must(t, w.rollback(refuse, message("a", "k1", test.items...), message("a", "k2", test.items...)))
+			require.OK(t, w.rollback(refuse, message("a", "k1", test.items...), message("a", "k2", test.items...)))
 			w.wantReservations("a", test.refused)
 			if err := w.reserve("a", item(1, 7)); !is(err, stock.ErrRefused) {
 				t.Errorf("Reserve after the rollback: %v, want ErrRefused", err)
@@ -312,9 +314,9 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 				t.Errorf("Confirm after the rollback: %v, want ErrRefused", err)
 			}
 			for _, o := range []stock.Options{refuse, {Empty: stock.Retry}} { // refused is done, whatever the policy is now
-				must(t, w.rollback(o, message("a", "k3", item(1, 7))))
+				require.OK(t, w.rollback(o, message("a", "k3", item(1, 7))))
 			}
-			must(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k4")))
+			require.OK(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k4")))
 			w.wantReservations("a", test.refused)
 			w.wantAmount(1, 100)
 		})
@@ -326,7 +328,7 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	retry := stock.Options{Empty: stock.Retry}
-	part := func(order string) { must(t, w.reserve(order, item(2, 5))) }
+	part := func(order string) { require.OK(t, w.reserve(order, item(2, 5))) }
 	for name, test := range map[string]struct {
 		given func(order string)
 		want  string
@@ -334,21 +336,21 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 		"a part is reserved": {part, "2×5 released stock.rollback/k1"},
 		"a part was released before": {func(order string) {
 			part(order)
-			must(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
+			require.OK(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
 		}, "2×5 released stock.rollback/k0"},
 		"a part was refused before": {func(order string) {
-			must(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
+			require.OK(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
 		}, "2×5 refused stock.rollback/k0"},
 		"a part is deducted, another reserved": {func(order string) {
 			part(order)
-			must(t, w.confirm(order))
-			must(t, w.reserve(order, item(3, 1)))
+			require.OK(t, w.confirm(order))
+			require.OK(t, w.reserve(order, item(3, 1)))
 		}, "2×5 deducted, 3×1 released stock.rollback/k1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
 			test.given(name)
-			must(t, w.rollback(refuse, message(name, "k1")))
+			require.OK(t, w.rollback(refuse, message(name, "k1")))
 			want := "0×0 refused stock.rollback/k1, " + test.want
 			w.wantReservations(name, want)
 			for _, late := range []int64{1, 4} { // before and behind the skus that the order has
@@ -357,8 +359,8 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 				}
 			}
 			w.wantAmount(1, 100)
-			must(t, w.rollback(refuse, message(name, "k2"), message(name, "k3", item(1, 7))))
-			must(t, w.rollback(retry, message(name, "k4"), message(name, "k5", item(1, 7))))
+			require.OK(t, w.rollback(refuse, message(name, "k2"), message(name, "k3", item(1, 7))))
+			require.OK(t, w.rollback(retry, message(name, "k4"), message(name, "k5", item(1, 7))))
 			w.wantReservations(name, want)
 		})
 	}
@@ -369,20 +371,20 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 	if !is(again, stock.ErrReleased) || !is(late, stock.ErrReleased) {
 		t.Errorf("after the rollback: Reserve %v, Confirm %v, want ErrReleased", again, late)
 	}
-	must(t, w.reserve("final", item(1, 5)))
-	must(t, w.confirm("final"))
+	require.OK(t, w.reserve("final", item(1, 5)))
+	require.OK(t, w.confirm("final"))
 	wantBlame(t, w.rollback(refuse, message("final", "k1")), map[int]error{0: stock.ErrDeducted})
 	w.wantReservations("final", "1×5 deducted")
-	must(t, w.reserve("parts", item(2, 5)))
-	must(t, w.rollback(retry, message("parts", "k1")))
-	must(t, w.reserve("parts", item(1, 7)))
+	require.OK(t, w.reserve("parts", item(2, 5)))
+	require.OK(t, w.rollback(retry, message("parts", "k1")))
+	require.OK(t, w.reserve("parts", item(1, 7)))
 	w.wantReservations("parts", "1×7 reserved, 2×5 released stock.rollback/k1")
 }
 
 func TestRefusingRollbackReleasesWhatIsReserved(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	must(t, w.reserve("a", item(1, 7)))
-	must(t, w.rollback(refuse, message("a", "k1", item(1, 7), item(2, 1)), message("b", "k2", item(2, 2))))
+	require.OK(t, w.reserve("a", item(1, 7)))
+	require.OK(t, w.rollback(refuse, message("a", "k1", item(1, 7), item(2, 1)), message("b", "k2", item(2, 2))))
 	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×1 refused stock.rollback/k1")
 	w.wantReservations("b", "2×2 refused stock.rollback/k2")
 	w.wantAll(100, 1, 2)
@@ -409,12 +411,12 @@ func TestRollbackOfAHugeBatch(t *testing.T) {
 	}
 	fill(w, requests)
 	slices.Reverse(requests)
-	must(t, w.rollback(stock.Options{}, requests...))
+	require.OK(t, w.rollback(stock.Options{}, requests...))
 	for sku := range int64(skus) {
 		w.wantAmount(base+sku, sku+want[sku])
 	}
 	var wrong int
-	must(t, w.db.QueryRow(`SELECT COUNT(*) FROM stock_reservation
+	require.OK(t, w.db.QueryRow(`SELECT COUNT(*) FROM stock_reservation
 		WHERE status <> 2 OR rollback_key <> REPLACE(order_sn, 'order', 'key')`).Scan(&wrong))
 	if wrong > 0 {
 		t.Errorf("%d rows are not released by their own message", wrong)
@@ -428,12 +430,12 @@ func TestRollbackOfTheLargestMessages(t *testing.T) {
 		w.goods(10, int64(i)+1)
 		items[i] = item(int64(i)+1, 2)
 	}
-	must(t, w.reserve("a", items...))
+	require.OK(t, w.reserve("a", items...))
 	w.wantAmount(1000, 8)
 	wantBlame(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("b", "k2", items...)),
 		map[int]error{1: stock.ErrNoReservation})
 	w.wantAmount(1, 8)
-	must(t, w.rollback(refuse, message("a", "k1", items[:999]...), message("b", "k2", items...)))
+	require.OK(t, w.rollback(refuse, message("a", "k1", items[:999]...), message("b", "k2", items...)))
 	w.wantAmount(999, 10)
 	w.wantAmount(1000, 8)
 	if err := w.reserve("b", item(500, 1)); !is(err, stock.ErrRefused) {
@@ -443,5 +445,5 @@ func TestRollbackOfTheLargestMessages(t *testing.T) {
 
 func TestRollbackOfNothing(t *testing.T) {
 	w := newWorld(t)
-	must(t, w.tx(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, nil, refuse) }))
+	require.OK(t, w.tx(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, nil, refuse) }))
 }

@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -100,16 +101,16 @@ func (w *world) formerlyRollback(order, key string) (released int, err error) {
 func (w *world) formerlyWho(order string) string {
 	w.t.Helper()
 	rows, err := w.db.QueryContext(w.t.Context(), formerWho, order)
-	must(w.t, err)
+	require.OK(w.t, err)
 	var all []string
 	for rows.Next() {
 		var sn, tag, key string
 		var sku, quantity, status int64
-		must(w.t, rows.Scan(&sn, &sku, &quantity, &status, &tag, &key))
+		require.OK(w.t, rows.Scan(&sn, &sku, &quantity, &status, &tag, &key))
 		all = append(all, fmt.Sprintf("%d×%d %d %s/%s", sku, quantity, status, tag, key))
 	}
-	must(w.t, rows.Err())
-	must(w.t, rows.Close())
+	require.OK(w.t, rows.Err())
+	require.OK(w.t, rows.Close())
 	return strings.Join(all, ", ")
 }
 
@@ -123,7 +124,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 		w.formerlyReserve(order)
 	}
 	n, err := w.formerlyRollback(before[2], "k")
-	must(t, err)
+	require.OK(t, err)
 	if n != 2 {
 		t.Fatalf("%d rows released before the migration, want 2", n)
 	}
@@ -132,20 +133,20 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 		"this one's, released by the former", "this one's, released by this one"}
 	w.formerlyReserve(after[0])
 	w.formerlyReserve(after[1])
-	must(t, w.reserve(after[2], item(1, 1), item(2, 1)))
-	must(t, w.reserve(after[3], item(1, 1), item(2, 1)))
+	require.OK(t, w.reserve(after[2], item(1, 1), item(2, 1)))
+	require.OK(t, w.reserve(after[3], item(1, 1), item(2, 1)))
 
 	for _, order := range append(before, after...) {
 		if strings.HasSuffix(order, "by the former") {
 			n, err := w.formerlyRollback(order, "k")
-			must(t, err)
+			require.OK(t, err)
 			if n != 2 {
 				t.Errorf("%s: %d rows released, want 2", order, n)
 			}
 		} else {
-			must(t, w.rollback(stock.Options{}, message(order, "k")))
+			require.OK(t, w.rollback(stock.Options{}, message(order, "k")))
 		}
-		must(t, w.rollback(stock.Options{}, message(order, "again", item(1, 1), item(2, 1))))
+		require.OK(t, w.rollback(stock.Options{}, message(order, "again", item(1, 1), item(2, 1))))
 		if n, err := w.formerlyRollback(order, "again"); err != nil || n != 0 {
 			t.Errorf("%s: the former released %d rows again, %v", order, n, err)
 		}
@@ -168,7 +169,7 @@ func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
 	w.exec(formerRefusal, "before", 1, 1, "stock.rollback", "k")
 	w.migrate()
 	w.exec(formerRefusal, "former", 1, 1, "stock.rollback", "k")
-	must(t, w.rollback(refuse, message("this", "k", item(1, 1))))
+	require.OK(t, w.rollback(refuse, message("this", "k", item(1, 1))))
 	for _, order := range []string{"before", "former", "this"} {
 		if err := w.reserve(order, item(1, 1)); !is(err, stock.ErrRefused) {
 			t.Errorf("%s: reserve: %v, want ErrRefused", order, err)
@@ -194,13 +195,13 @@ func TestBothVersionsAtOnceReleaseOnce(t *testing.T) {
 	}
 	w.migrate()
 	for i := range orders / 2 {
-		must(t, w.reserve(name(orders/2+i), item(1, 1), item(2, 1)))
+		require.OK(t, w.reserve(name(orders/2+i), item(1, 1), item(2, 1)))
 	}
 	for i := range orders {
 		that, this := atOnce(func() error { _, err := w.formerlyRollback(name(i), "former"); return err },
 			func() error { return w.rollback(stock.Options{}, message(name(i), "this")) })
-		must(t, this)
-		must(t, that)
+		require.OK(t, this)
+		require.OK(t, that)
 		got := w.reservations(name(i))
 		if strings.Count(got, "released stock.rollback/former")%2+strings.Count(got, "released stock.rollback/this")%2 != 0 ||
 			strings.Contains(got, "reserved") {
@@ -216,9 +217,9 @@ func TestBothVersionsAtOnceReleaseOnce(t *testing.T) {
 func TestARollbackBeforeItsMigrationSaysWhatToRun(t *testing.T) {
 	t.Parallel()
 	w := newFormerWorld(t)
-	must(t, w.reserve("a", item(1, 1)))
-	must(t, w.reserve("b", item(1, 1)))
-	must(t, w.confirm("b"))
+	require.OK(t, w.reserve("a", item(1, 1)))
+	require.OK(t, w.reserve("b", item(1, 1)))
+	require.OK(t, w.confirm("b"))
 	for _, r := range []stock.Request{message("a", "k"), message("refused", "k", item(1, 1))} {
 		if err := w.rollback(refuse, r); !is(err, stock.ErrTables) || mysqlNumber(err) != 1054 {
 			t.Errorf("%s: %v, want ErrTables and the server's word", r.OrderSN, err)
@@ -226,7 +227,7 @@ func TestARollbackBeforeItsMigrationSaysWhatToRun(t *testing.T) {
 	}
 	w.wantReservations("a", "1×1 reserved")
 	w.migrate()
-	must(t, w.rollback(refuse, message("a", "k"), message("refused", "k", item(1, 1))))
+	require.OK(t, w.rollback(refuse, message("a", "k"), message("refused", "k", item(1, 1))))
 	w.wantAmount(1, 99)
 }
 
@@ -238,32 +239,32 @@ func TestAReleaseTakesTheRoomOfItsRow(t *testing.T) {
 		"LENGTH(rollback_key), 0) FROM stock_reservation WHERE order_sn = ? AND sku_id = 1"
 	sizes := func(order string) (room, all int) {
 		t.Helper()
-		must(t, w.db.QueryRowContext(t.Context(), size, order).Scan(&room, &all))
+		require.OK(t, w.db.QueryRowContext(t.Context(), size, order).Scan(&room, &all))
 		return room, all
 	}
-	must(t, w.reserve("reserved", item(1, 1)))
+	require.OK(t, w.reserve("reserved", item(1, 1)))
 	had, _ := sizes("reserved")
 	fits := had - 2 - len("stock.rollback")
 	var requests []stock.Request
 	for _, key := range []int{1, len("9f1c2a4e-6f0b-4d7a-8c3e-0123456789ab"), fits, fits + 1, 255} {
 		order := fmt.Sprintf("key of %d", key)
-		must(t, w.reserve(order, item(1, 1), item(2, 1)))
+		require.OK(t, w.reserve(order, item(1, 1), item(2, 1)))
 		requests = append(requests, message(order, strings.Repeat("k", key), item(1, 1)))
 	}
-	must(t, w.rollback(stock.Options{}, requests...)) // row by row
+	require.OK(t, w.rollback(stock.Options{}, requests...)) // row by row
 	for _, r := range requests {
 		room, all := sizes(r.OrderSN)
 		if fit := len(r.Key) <= fits; fit != (room == 0) || fit != (all <= had) || !fit && room != had {
 			t.Errorf("%s: of a room of %d bytes %d are left, and the names take the row to %d", r.OrderSN, had, room, all)
 		}
 	}
-	must(t, w.rollback(refuse, message("refused", "k", item(1, 1))))
+	require.OK(t, w.rollback(refuse, message("refused", "k", item(1, 1))))
 	if room, _ := sizes("refused"); room != 0 {
 		t.Errorf("a refusal has %d bytes of room, want none: nothing is ever written into it", room)
 	}
 	// A shop that wants no room has rows as they were.
 	w.exec("ALTER TABLE stock_reservation ALTER COLUMN room SET DEFAULT ''")
-	must(t, w.reserve("without", item(1, 1)))
-	must(t, w.rollback(stock.Options{}, message("without", "k")))
+	require.OK(t, w.reserve("without", item(1, 1)))
+	require.OK(t, w.rollback(stock.Options{}, message("without", "k")))
 	w.wantReservations("without", "1×1 released stock.rollback/k")
 }

@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -53,18 +54,18 @@ func newWorld(t *testing.T, skus ...int64) *world {
 func newEmptyWorld(t *testing.T) *world {
 	t.Helper()
 	db, err := sql.Open("mysql", stack.MySQL(t))
-	must(t, err)
+	require.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	g, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: db}), &gorm.Config{
 		SkipDefaultTransaction: true, Logger: logger.Discard,
 	})
-	must(t, err)
+	require.OK(t, err)
 	return &world{t: t, db: db, g: g}
 }
 
 func (w *world) migrate() {
 	w.t.Helper()
-	must(w.t, dedup.Migrate(w.t.Context(), w.g, withStock()))
+	require.OK(w.t, dedup.Migrate(w.t.Context(), w.g, withStock()))
 }
 
 // exec runs a statement that must succeed.
@@ -104,7 +105,7 @@ func (w *world) goods(amount int64, skus ...int64) {
 func (w *world) amount(sku int64) int64 {
 	w.t.Helper()
 	var n int64
-	must(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT amount FROM stock WHERE sku_id = ?", sku).Scan(&n))
+	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT amount FROM stock WHERE sku_id = ?", sku).Scan(&n))
 	return n
 }
 
@@ -114,14 +115,14 @@ func (w *world) reservations(order string) string {
 	rows, err := w.db.QueryContext(w.t.Context(),
 		`SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
 		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order)
-	must(w.t, err)
+	require.OK(w.t, err)
 	defer func() { _ = rows.Close() }()
 	var all []string
 	for rows.Next() {
 		var sku, quantity int64
 		var status int
 		var tag, key string
-		must(w.t, rows.Scan(&sku, &quantity, &status, &tag, &key))
+		require.OK(w.t, rows.Scan(&sku, &quantity, &status, &tag, &key))
 		text := fmt.Sprintf("%d×%d %s", sku, quantity, [...]string{
 			1: "reserved", 2: "released", 3: "deducted", 4: "refused",
 		}[status])
@@ -130,7 +131,7 @@ func (w *world) reservations(order string) string {
 		}
 		all = append(all, text)
 	}
-	must(w.t, rows.Err())
+	require.OK(w.t, rows.Err())
 	return strings.Join(all, ", ")
 }
 
@@ -170,7 +171,7 @@ func (w *world) audited() int {
 	var n, odd int
 	err := w.db.QueryRowContext(w.t.Context(),
 		"SELECT COUNT(*), COALESCE(SUM(was <> 1), 0) FROM audit WHERE is_now = 2").Scan(&n, &odd)
-	must(w.t, err)
+	require.OK(w.t, err)
 	if odd > 0 {
 		w.t.Errorf("%d rows became released that were not reserved", odd)
 	}
@@ -183,13 +184,6 @@ func message(order, key string, items ...stock.Item) stock.Request {
 }
 
 func item(sku, quantity int64) stock.Item { return stock.Item{SKU: sku, Quantity: quantity} }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantBlame holds err against the requests to blame: index to sentinel.
 func wantBlame(t *testing.T, err error, want map[int]error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -205,9 +206,7 @@ func ExampleSuite() {
 					"DROP TABLE IF EXISTS seat", "CREATE TABLE seat (booking VARCHAR(40) PRIMARY KEY, freed INT NOT NULL)",
 					"INSERT INTO seat VALUES ('booking-1', 0), ('booking-2', 0)",
 				} {
-					if _, err := db.ExecContext(t.Context(), text); err != nil {
-						t.Fatal(err)
-					}
+					require.Get(db.ExecContext(t.Context(), text))(t)
 				}
 			},
 			Messages: []consumer.Message{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -46,9 +47,7 @@ func suite(t *testing.T) (consumertest.Servers, consumertest.Invariant) {
 				"DROP TABLE IF EXISTS seat",
 				"CREATE TABLE seat (booking VARBINARY(40) PRIMARY KEY, free INT NOT NULL) ENGINE=InnoDB",
 			} {
-				if _, err := db.ExecContext(t.Context(), text); err != nil {
-					t.Fatal(err)
-				}
+				require.Get(db.ExecContext(t.Context(), text))(t)
 			}
 		},
 		Query: "SELECT booking, free FROM seat WHERE free <> 1 UNION ALL " +
@@ -129,10 +128,7 @@ func TestTheSuiteNamesTheFaultThatBreaksAHandler(t *testing.T) {
 		}
 		return
 	}
-	cfg, err := mysql.ParseDSN(s.MySQLDSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.Get(mysql.ParseDSN(s.MySQLDSN))(t)
 	db := stack.OpenMySQL(cfg)
 	t.Cleanup(func() { _ = db.Close() })
 	consumertest.Suite(t, s, consumer.Each(func(ctx context.Context, _ *gorm.DB, m consumer.Message) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -375,10 +376,7 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 		t.Error("it takes a statement about its own table that it does not know")
 	}
 	const update = "UPDATE orders SET status = 'cancelled' WHERE id = ?"
-	res, err := o.ExecContext(ctx, update, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := require.Get(o.ExecContext(ctx, update, 7))(t)
 	if n, _ := res.RowsAffected(); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}

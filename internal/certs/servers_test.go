@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -48,21 +49,11 @@ func newWorld(t *testing.T) *world {
 	for _, statement := range []string{
 		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO 'x509'@'%'",
 	} {
-		if err := admin.Exec(statement).Error; err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, admin.Exec(statement).Error)
 	}
-	pool, err := admin.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pool.Close(); err != nil {
-		t.Fatal(err)
-	}
-	account, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(admin.DB())(t)
+	require.OK(t, pool.Close())
+	account := require.Get(mysql.ParseDSN(dsn))(t)
 	account.User, account.Passwd = "x509", "secret"
 	w.places = []place{
 		{"RabbitMQ", rabbit.TLSSetting, w.servers.RabbitMQ, w.servers.RabbitMQ.TLSURL(), rabbit.WithTLS, dialRabbit},

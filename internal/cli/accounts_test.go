@@ -13,16 +13,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // accountFile is a file of deploy/accounts with passwords in it.
 func accountFile(t *testing.T, name, password string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "accounts", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(filepath.Join("..", "..", "deploy", "accounts", name)))(t)
 	return strings.NewReplacer(rights.MigratePassword, "m1", rights.DaemonPassword, password, rights.AdminPassword, "a1").
 		Replace(string(text))
 }
@@ -33,51 +31,34 @@ func TestTheAccountFilesAreAllThatServersNeed(t *testing.T) {
 	t.Parallel()
 	// given
 	acl := filepath.Join(t.TempDir(), "users.acl")
-	if err := os.WriteFile(acl, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(acl, nil, 0o600))
 	rabbit, db := stack.OwnRabbit(t), stack.OwnMySQL(t)
 	cache := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--aclfile", acl}})
-	amqp, err := url.Parse(rabbit.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	amqp := require.Get(url.Parse(rabbit.URL()))(t)
 	// The test's own account has the name of the daemon's: it is made over, and keeps its password so that the test can
 	// still look at the queue.
 	daemonPassword, _ := amqp.User.Password()
 	// when: RabbitMQ
 	definitions := filepath.Join(t.TempDir(), "definitions.json")
 	text := accountFile(t, "rabbitmq-definitions.json", daemonPassword)
-	if err := os.WriteFile(definitions, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(definitions, []byte(text), 0o600))
 	if out, err := rabbit.Ctl("import_definitions", definitions); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// when: Redis
-	if err := os.WriteFile(acl, []byte(accountFile(t, "redis-users.acl", daemonPassword)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(acl, []byte(accountFile(t, "redis-users.acl", daemonPassword)), 0o600))
 	client := redis.NewClient(&redis.Options{Addr: cache.Addr()})
 	defer client.Close()
-	if err := client.Do(t.Context(), "ACL", "LOAD").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, client.Do(t.Context(), "ACL", "LOAD").Err())
 	nameless := redis.NewClient(&redis.Options{Addr: cache.Addr()})
 	defer nameless.Close()
 	if err := nameless.Ping(t.Context()).Err(); err == nil {
 		t.Error("redis answers whoever names no account")
 	}
 	// when: MySQL, in two steps
-	admin, err := mysql.ParseDSN(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := require.Get(mysql.ParseDSN(db.URL()))(t)
 	admin.MultiStatements = true
-	root, err := sql.Open("mysql", admin.FormatDSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := require.Get(sql.Open("mysql", admin.FormatDSN()))(t)
 	defer root.Close()
 	load := func(name string) {
 		t.Helper()

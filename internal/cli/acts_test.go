@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -99,15 +100,10 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 	var stderr strings.Builder
 	a := &command.App{Program: "consumer", Stderr: &stderr,
 		Environ: append(s.environ, "ROLLBACKD_MYSQL_DSN="+proxy.Through(s.dsn))}
-	cfg, err := a.LoadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.Get(a.LoadConfig())(t)
 	c := &command.Call{App: a, Config: cfg, Command: "log"}
 	defer c.End()
-	if err := c.OpenOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, c.OpenOperator(t.Context()))
 	prune := operator.TaskRequest{Kind: operator.KindPrune}
 	for _, whenWorking := range []bool{false, true} {
 		stderr.Reset()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 var goodEnviron = []string{
@@ -128,10 +129,7 @@ func TestLogFollowsTheConfiguration(t *testing.T) {
 // Whatever collects a daemon's JSON log reads its last line too, and the warnings before the log has begun.
 func TestTheLastErrorOfRunFollowsTheLogFormat(t *testing.T) {
 	wrong := append(slices.Clone(goodEnviron), "ROLLBACKD_LANE=3", "ROLLBACKD_HTTP_ADDR=127.0.0.1:notaport")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	busy := append(slices.Clone(goodEnviron), "ROLLBACKD_LANE=3", "ROLLBACKD_HTTP_ADDR="+taken.Addr().String())
 	for name, c := range map[string]struct {

@@ -13,16 +13,14 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // commandsOfBackup are the blocks that docs/operations.md shows for backup and restore.
 func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported string) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "operations.md")))(t)
 	blocks := strings.Split(string(page), "<!-- in the test: internal/cli/backup_test.go -->\n```sh\n")[1:]
 	if len(blocks) != 5 {
 		t.Fatalf("the page has %d blocks of commands for backup and restore, want 5", len(blocks))
@@ -42,25 +40,16 @@ type restorer struct {
 
 func newRestorer(t *testing.T, s *shell) *restorer {
 	t.Helper()
-	c, err := mysql.ParseDSN(s.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(mysql.ParseDSN(s.dsn))(t)
 	host, port, _ := strings.Cut(c.Addr, ":")
 	o := &restorer{s: s, home: t.TempDir()}
-	if _, err := program.Build(t.Context(), o.home); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(program.Build(t.Context(), o.home))(t)
 	mine := fmt.Sprintf("[client]\nhost=%s\nport=%s\nprotocol=tcp\nuser=%s\npassword=%s\n", host, port, c.User, c.Passwd)
-	if err := os.WriteFile(filepath.Join(o.home, ".my.cnf"), []byte(mine), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(filepath.Join(o.home, ".my.cnf"), []byte(mine), 0o600))
 	o.environ = append([]string{"HOME=" + o.home, "PATH=" + o.home + ":" + os.Getenv("PATH"), "SCHEMA=" + c.DBName},
 		s.environ...)
 	var server string
-	if err := s.db().QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&server); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&server))
 	client, err := exec.CommandContext(t.Context(), "mysqldump", "--version").CombinedOutput()
 	if err != nil || strings.Contains(server, "MariaDB") != strings.Contains(string(client), "MariaDB") {
 		t.Skipf("this machine has no mysqldump of the server's own (%s): %s, %v", server, client, err)
@@ -126,9 +115,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 	amount(104)
 	s.finds("after the restore", map[operator.FindingKind]int{operator.LetterWithoutRow: 1})
 	events := filepath.Join(o.home, "events-since-the-backup.ndjson")
-	if err := os.WriteFile(events, []byte(before+since), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(events, []byte(before+since), 0o600))
 	o.does(resend, 0)
 	stop = s.daemon()
 	amount(108)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -40,19 +42,14 @@ func TestGolden(t *testing.T) {
 }
 
 func runGolden(t *testing.T, path string) {
-	archive, err := txtar.ParseFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := require.Get(txtar.ParseFile(path))(t)
 	work := t.TempDir()
 	parts := make(map[string]string)
 	var input []txtar.File
 	for _, f := range archive.Files {
 		parts[f.Name] = string(f.Data)
 		if name, ok := strings.CutPrefix(f.Name, "files/"); ok {
-			if err := os.WriteFile(filepath.Join(work, filepath.Base(name)), f.Data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, os.WriteFile(filepath.Join(work, filepath.Base(name)), f.Data, 0o600))
 		}
 		if f.Name != "stdout" && f.Name != "stderr" && f.Name != "exit" {
 			input = append(input, f)
@@ -76,9 +73,7 @@ func runGolden(t *testing.T, path string) {
 				archive.Files = append(archive.Files, txtar.File{Name: name, Data: []byte(got[name])})
 			}
 		}
-		if err := os.WriteFile(path, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(path, txtar.Format(archive), 0o600))
 		return
 	}
 	for name := range got {

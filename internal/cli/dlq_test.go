@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -29,18 +30,10 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 	s := migrated(t)
 	s.play("mended-letter", map[string]func(){
 		"its body is mended": func() {
-			text, err := os.ReadFile(s.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ln, err := deadletter.ParseLine(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := require.Get(os.ReadFile(s.file))(t)
+			ln := require.Get(deadletter.ParseLine(text))(t)
 			ln.Body = []byte(`{"order_sn":"A-1","items":[{"sku_id":1001,"quantity":2}]}`)
-			if text, err = json.Marshal(ln); err != nil {
-				t.Fatal(err)
-			}
+			text = require.Get(json.Marshal(ln))(t)
 			s.vars = append(s.vars, "$MENDED", string(text))
 		},
 		"the other one is left": func() {
@@ -142,9 +135,7 @@ func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
 	s := newShell(t)
 	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+server.Database(t))
 	s.run("", "migrate")
-	if err := server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Freeze())
 	defer func() {
 		if err := server.Thaw(); err != nil {
 			t.Error(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -116,10 +117,7 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	for _, queue := range []string{s.queue, rabbit.BackstopQueue(s.queue)} {
 		s.broker.Publish("", queue, stack.Message{Body: []byte("{}"), DeliveryMode: 2})
 	}
-	u, err := url.Parse(s.broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := require.Get(url.Parse(s.broker.URL))(t)
 	password, _ := u.User.Password()
 	away := s.away(s.broker.URL, "")
 	s.vars = append(s.vars, "$URL", s.broker.URL, "$AWAY", away.Through(s.broker.URL), "$ADDR", away.Addr, "$PASSWORD",
@@ -144,10 +142,7 @@ func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) {
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)
-	u, err := url.Parse(s.broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := require.Get(url.Parse(s.broker.URL))(t)
 	vhost, user := strings.TrimPrefix(u.Path, "/"), s.broker.Name("doctor")
 	s.broker.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
 		`rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<"^$">>, <<"^$">>, <<"tests">>)`, user, user,
@@ -175,18 +170,11 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)
-	other, err := s.db().Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := require.Get(s.db().Conn(t.Context()))(t)
 	defer func() { _ = other.Close() }()
-	if _, err := other.ExecContext(t.Context(), "LOCK TABLES stock WRITE"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "LOCK TABLES stock WRITE"))(t)
 	s.says("exit 0\nwarn right = those on stock could not be tried\nno GRANT")
-	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
 	s.says("ok rights")
 }
 
@@ -199,21 +187,14 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	var conns [2]*sql.Conn
 	for i := range conns {
-		var err error
-		if conns[i], err = db.Conn(ctx); err != nil {
-			t.Fatal(err)
-		}
+		conns[i] = require.Get(db.Conn(ctx))(t)
 		defer func() { _ = conns[i].Close() }()
 		for _, text := range []string{"SET SESSION wait_timeout = 600, innodb_lock_wait_timeout = 600", "BEGIN"} {
-			if _, err := conns[i].ExecContext(ctx, text); err != nil {
-				t.Fatal(err)
-			}
+			require.Get(conns[i].ExecContext(ctx, text))(t)
 		}
 	}
 	const insert = "INSERT INTO rollbackd_meta (name, value) VALUES ('held', 'x')"
-	if _, err := conns[0].ExecContext(ctx, insert); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(conns[0].ExecContext(ctx, insert))(t)
 	done := make(chan struct{})
 	go func() { // joined below
 		defer close(done)
@@ -265,10 +246,7 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
 	s := migrated(t)
-	o, err := redis.ParseURL(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := require.Get(redis.ParseURL(server.URL()))(t)
 	client := redis.NewClient(o)
 	defer func() { _ = client.Close() }()
 	ctx := t.Context()
@@ -277,9 +255,7 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 		{"acl", "setuser", "reader", "on", ">pw", "~*", "+@all", "-set"}, {"acl", "setuser", "nokeys", "on", ">pw",
 			"~other:*", "+@all"},
 	} {
-		if err := client.Do(ctx, command...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, client.Do(ctx, command...).Err())
 	}
 	s.says("warn memory = allkeys-lru\nok lock = taken and released", "ROLLBACKD_REDIS_URL="+server.URL())
 	if n, err := client.DBSize(ctx).Result(); err != nil || n != 0 {
@@ -290,9 +266,7 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	}
 	s.says("note lock = off\nwarn ROLLBACKD_LOCK_ON_ERROR = no effect", "ROLLBACKD_REDIS_URL=off",
 		"ROLLBACKD_LOCK_ON_ERROR=pause")
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Stop())
 	s.says("warn reachable = goes on without it", "ROLLBACKD_REDIS_URL="+server.URL())
 	s.says("fail reachable", "ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
@@ -305,9 +279,7 @@ func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
 		"ROLLBACKD_REDIS_URL="+plain.URL()+"?cluster=true")
 	client := redis.NewClient(&redis.Options{Addr: plain.Addr()})
 	defer func() { _ = client.Close() }()
-	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err())
 	s.says("fail mode = a replica\nfail lock = READONLY", "ROLLBACKD_REDIS_URL="+plain.URL())
 	node := stack.Own(t, stack.Options{
 		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
@@ -325,9 +297,7 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 		strings.Replace(setting, "master=", "master=un", 1))
 	s.says("fail mode = a sentinel", "ROLLBACKD_REDIS_URL="+set.Sentinels[0].URL())
 	for i, sentinel := range set.Sentinels[:2] {
-		if err := sentinel.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, sentinel.Kill())
 		s.says(fmt.Sprintf("warn sentinel %s = refused\nok master = say %d of 3\nok lock = taken and released",
 			sentinel.Addr(), 2-i), setting)
 	}
@@ -348,9 +318,7 @@ func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
 		for _, word := range rights.SentinelACL("app", "s3cret") {
 			words = append(words, word)
 		}
-		if err := admin.Do(t.Context(), words...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, admin.Do(t.Context(), words...).Err())
 		admins = append(admins, admin)
 	}
 	s.says("ok master = say 3 of 3\nok failover = 1\nok lock = taken and released",
@@ -375,9 +343,7 @@ func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
 	}
 	s.says(wants, setting)
 	s.says("fail mode = a node of a cluster", "ROLLBACKD_REDIS_URL="+set.Data[0].URL())
-	if err := set.Data[1].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, set.Data[1].Kill())
 	s.says("warn node "+set.Data[1].Addr()+": reachable = refused", setting)
 }
 
@@ -391,13 +357,9 @@ func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
 	}
 	s := migrated(t, "ROLLBACKD_LOCK=redlock", "ROLLBACKD_REDIS_URL="+strings.Join(urls, ","))
 	s.says("ok master 3: version\nok lock = taken and released")
-	if err := servers[1].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, servers[1].Kill())
 	s.says("warn master 2: reachable\nok lock = taken and released")
-	if err := servers[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, servers[0].Kill())
 	s.says("warn masters = 1 of 3")
 	s.says("fail masters = 1 of 3", "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
@@ -407,9 +369,7 @@ func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 	server := stack.OwnZooKeeper(t)
 	s := migrated(t, "ROLLBACKD_LOCK=zookeeper", "ROLLBACKD_ZOOKEEPER_URL="+server.URL())
 	s.says("ok lock = taken and released")
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Kill())
 	s.says("warn lock = goes on without it")
 	s.says("fail lock", "ROLLBACKD_LOCK_ON_ERROR=pause")
 }

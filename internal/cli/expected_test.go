@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // cancelledOrders is the SELECT that docs/outbox.md shows.
 func cancelledOrders(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/outbox.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := require.Get(os.ReadFile("../../docs/outbox.md"))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/expected_test.go -->\n```sql\n")
 	text, _, ends := strings.Cut(rest, "```")
 	if !ok || !ends {
@@ -29,9 +27,7 @@ func cancelledOrders(t *testing.T) string {
 func (s *shell) selects(text string) (path string) {
 	s.t.Helper()
 	path = filepath.Join(s.t.TempDir(), "cancelled.sql")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	require.OK(s.t, os.WriteFile(path, []byte(text), 0o600))
 	s.replace = append(s.replace, path, "cancelled.sql")
 	return path
 }
@@ -44,10 +40,8 @@ func (s *shell) orders(names ...string) {
 		if strings.HasPrefix(name, "old-") {
 			ago = 40 * 24
 		}
-		if _, err := s.db().ExecContext(s.t.Context(), "INSERT INTO orders (order_sn, cancelled_at) VALUES (?, "+
-			"UTC_TIMESTAMP(6) - INTERVAL ? HOUR)", name, ago); err != nil {
-			s.t.Fatal(err)
-		}
+		require.Get(s.db().ExecContext(s.t.Context(), "INSERT INTO orders (order_sn, cancelled_at) VALUES (?, "+
+			"UTC_TIMESTAMP(6) - INTERVAL ? HOUR)", name, ago))(s.t)
 	}
 }
 
@@ -98,27 +92,17 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	prepareExpected(s)
 	file := s.selects(cancelledOrders(t))
 
-	locked, err := s.db().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locked := require.Get(s.db().BeginTx(t.Context(), nil))(t)
 	for _, table := range []string{"orders", "consumer_log", "rollbackd_outbox"} {
-		rows, err := locked.QueryContext(t.Context(), "SELECT 1 FROM "+table+" FOR UPDATE")
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := require.Get(locked.QueryContext(t.Context(), "SELECT 1 FROM "+table+" FOR UPDATE"))(t)
 		for rows.Next() {
 		}
-		if err := rows.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, rows.Close())
 	}
 	if code := s.run("", "reconcile", "--expected", file); code != exitFailed {
 		t.Errorf("the first look: exit %d, want 1", code)
 	}
-	if err := locked.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, locked.Rollback())
 
 	if code := s.run("", "reconcile", "--expected", file, "--publish"); code != exitFailed {
 		t.Errorf("while a message waits in the queue: exit %d, want 1", code)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const exampleSQL = "../../deploy/examples/sql/order-state/"
@@ -17,10 +18,7 @@ const exampleSQL = "../../deploy/examples/sql/order-state/"
 func sqlShell(t *testing.T) *shell {
 	t.Helper()
 	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+exampleSQL+"handler.sql", "ROLLBACKD_LOG_FORMAT=text")
-	tables, err := os.ReadFile(exampleSQL + "tables.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := require.Get(os.ReadFile(exampleSQL + "tables.sql"))(t)
 	for statement := range strings.SplitSeq(string(tables), ";") {
 		if strings.TrimSpace(statement) != "" {
 			s.exec(statement)
@@ -66,9 +64,7 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
 		{"UPDATE consumer_log SET remark = :a", "statements", ":1:1: the table consumer_log is rollbackd's own"},
 	} {
-		if err := os.WriteFile(name, []byte(test.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(name, []byte(test.text), 0o600))
 		_, stderr, code := runCLI(t, s.environ, "", "run")
 		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
@@ -105,9 +101,7 @@ func TestAStatementIsToldWhichAttemptItIs(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "attempt.sql")
 	file := `SELECT k FROM seen WHERE k = :k; -- expect 1, else permanent: unknown
 UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expect 1, else retry: not ready`
-	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(name, []byte(file), 0o600))
 	const delay = 5 * time.Second
 	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
 	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{delay}}.Queues()...)

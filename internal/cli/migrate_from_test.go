@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // classicTable is the table as the literature has it.
@@ -30,12 +31,10 @@ const classicTable = "CREATE TABLE trade_mq_consumer_log (" +
 // classicRow writes a row of the old consumer's, or changes it.
 func (s *shell) classicRow(db *sql.DB, key string, status int) {
 	s.t.Helper()
-	if _, err := db.ExecContext(s.t.Context(), "INSERT INTO trade_mq_consumer_log VALUES ('0A1B', 'cancel_group', "+
+	require.Get(db.ExecContext(s.t.Context(), "INSERT INTO trade_mq_consumer_log VALUES ('0A1B', 'cancel_group', "+
 		"'cancel', ?, ?, ?, 1, '2026-11-01 10:00:00', IF(? = 2, 'stock is locked', NULL)) ON DUPLICATE KEY UPDATE "+
 		"consumer_status = ?",
-		key, `{"order_sn":"`+key+`"}`, status, status, status); err != nil {
-		s.t.Fatal(err)
-	}
+		key, `{"order_sn":"`+key+`"}`, status, status, status))(s.t)
 }
 
 // Given a classic table, when it is taken over beside its consumer, with a last pass, then a copy of what was done has
@@ -74,10 +73,7 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 	open := filepath.Join(work, "open.ndjson")
 	s.replace = append(s.replace, work, "WORK")
 	s.run("", "dlq", "export", "--reason", "effect_unknown", "-o", open)
-	text, err := os.ReadFile(open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(open))(t)
 	var done, again string
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, `"key":"A-2"`) {
@@ -123,10 +119,7 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 // statementOfThePage is the one that docs/adopting.md shows for the way back.
 func statementOfThePage(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "adopting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "adopting.md")))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/migrate_from_test.go -->\n```sql\n")
 	statement, _, closed := strings.Cut(rest, ";\n```")
 	if !ok || !closed {
@@ -149,23 +142,15 @@ func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 	}
 	s.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
 		"consumer_times) VALUES " + b.String()[1:])
-	binary, err := program.Build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback",
 		"-o", "json"}
 	for kill := range 3 {
-		p, err := program.Start(program.Options{Path: binary, Args: args, Env: s.environ})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := require.Get(program.Start(program.Options{Path: binary, Args: args, Env: s.environ}))(t)
 		least := (kill + 1) * 2500
 		for late := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
 			var n int
-			if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM consumer_log").Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM consumer_log").Scan(&n))
 			if n >= least {
 				break
 			}
@@ -173,9 +158,7 @@ func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 				t.Fatalf("%d rows after a minute, want %d", n, least)
 			}
 		}
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, p.Kill())
 	}
 	stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--no-wait")...)
 	var r legacyimport.Report

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -130,10 +131,7 @@ func kindOf(address string) string {
 func (s *shell) page(addr, path string) (body string) {
 	s.t.Helper()
 	poll.Until(s.t, "the daemon answers for "+path, func() bool {
-		req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+addr+path, nil)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		req := require.Get(http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+addr+path, nil))(s.t)
 		answer, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -19,10 +20,7 @@ func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
 		}
 		command := f.Cure("x", time.Now())
 		echo, publish, _ := strings.Cut(command, " | ")
-		body, err := exec.CommandContext(t.Context(), "sh", "-c", echo).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := require.Get(exec.CommandContext(t.Context(), "sh", "-c", echo).Output())(t)
 		sources, _ := wire.ParseKeySources("json:/order_sn") // the setting under which a key is the order's number
 		tag := publish[strings.LastIndex(publish, " ")+1:]
 		id, err := wire.Identify("g", sources, "q", rabbit.Delivery{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -33,13 +34,10 @@ func newSender(t *testing.T) *sender {
 // relay starts the real program, with settings besides.
 func (s *sender) relay(more ...string) *program.Process {
 	s.t.Helper()
-	p, err := program.Start(program.Options{
+	p := require.Get(program.Start(program.Options{
 		Path: program.Shared(s.t), Args: []string{"relay"}, Env: append(s.environ[:len(s.environ):len(s.environ)], more...),
 		Log: s.logs,
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	}))(s.t)
 	s.t.Cleanup(func() { _ = p.Kill() })
 	return p
 }
@@ -105,9 +103,7 @@ func freeze(p *program.Process) func() {
 
 func (s *sender) thaw(p *program.Process) {
 	s.t.Helper()
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		s.t.Fatal(err)
-	}
+	require.OK(s.t, p.Signal(syscall.SIGCONT))
 }
 
 func (s *sender) await(what string, happened <-chan struct{}) {
@@ -165,9 +161,7 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 				there := drop(said(freeze(victim), c.says...))
 				s.put("m", n, "")
 				s.await("it is there", there)
-				if err := victim.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				require.OK(t, victim.Kill())
 				s.leaseEnds()
 				copies, sum := s.finish()
 				most := want
@@ -210,10 +204,8 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			s.leaseEnds()
 			s.await("the second is frozen, too", frozen)
 			rows := func() (text string) {
-				if err := s.db().QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', COUNT(*), COUNT(DISTINCT owner), MIN(owner), "+
-					"MIN(next_at), MAX(next_at), SUM(tries), COUNT(reason)) FROM rollbackd_outbox").Scan(&text); err != nil {
-					t.Fatal(err)
-				}
+				require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', COUNT(*), COUNT(DISTINCT owner), "+
+					"MIN(owner), MIN(next_at), MAX(next_at), SUM(tries), COUNT(reason)) FROM rollbackd_outbox").Scan(&text))
 				return text
 			}
 			before := rows()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -76,12 +77,8 @@ func TestARelayOfItsOwn(t *testing.T) {
 	var logs [2]program.Log
 	var relays [2]*program.Process
 	for i := range relays {
-		var err error
-		relays[i], err = program.Start(program.Options{Path: program.Shared(t), Args: []string{"relay"}, Env: env,
-			Log: &logs[i]})
-		if err != nil {
-			t.Fatal(err)
-		}
+		relays[i] = require.Get(program.Start(program.Options{Path: program.Shared(t), Args: []string{"relay"}, Env: env,
+			Log: &logs[i]}))(t)
 		t.Cleanup(func() { _ = relays[i].Kill() })
 	}
 	confirmed := func(p *program.Process) float64 {
@@ -96,9 +93,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	}
 	const more = 4000
 	s.put("more", more, "")
-	if err := relays[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, relays[0].Kill())
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
 	arrived := map[string]bool{}
 	for _, d := range broker.GetAll(queue) {

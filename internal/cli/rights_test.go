@@ -23,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -44,15 +45,9 @@ func (s *shell) account(admin *redis.Client) *account {
 	a.names = rights.Names{
 		LogTable: consumer.Defaults().LogTable, Exchange: s.broker.Name("stock"), Queue: s.queue, Stock: true,
 	}
-	dsn, err := mysql.ParseDSN(s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	dsn := require.Get(mysql.ParseDSN(s.dsn))(s.t)
 	a.schema, dsn.User, dsn.Passwd = dsn.DBName, a.name, a.password
-	amqp, err := url.Parse(s.broker.URL)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	amqp := require.Get(url.Parse(s.broker.URL))(s.t)
 	amqp.User = url.UserPassword(a.name, a.password)
 	a.s.exec("CREATE USER " + a.mysqlName() + " IDENTIFIED BY '" + a.password + "'")
 	a.erlang(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<%q>>, <<"tests">>)`, a.name, a.password)
@@ -86,17 +81,12 @@ func (a *account) mayRedis(list []rights.Command) {
 	for _, w := range rights.ACL(list, a.name, a.password) {
 		words = append(words, w)
 	}
-	if err := a.redis.Do(a.s.t.Context(), words...).Err(); err != nil {
-		a.s.t.Fatal(err)
-	}
+	require.OK(a.s.t, a.redis.Do(a.s.t.Context(), words...).Err())
 }
 
 func (a *account) mayRabbitMQ(list []rights.Resource) {
 	a.s.t.Helper()
-	u, err := url.Parse(a.s.broker.URL)
-	if err != nil {
-		a.s.t.Fatal(err)
-	}
+	u := require.Get(url.Parse(a.s.broker.URL))(a.s.t)
 	quoted := func(p rights.Permission) string { return fmt.Sprintf("%q", rights.Pattern(list, p)) }
 	a.erlang(`ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<%s>>, <<%s>>, <<%s>>, <<"tests">>)`,
 		a.name, strings.TrimPrefix(u.Path, "/"), quoted(rights.Configure), quoted(rights.Write), quoted(rights.Read))
@@ -156,10 +146,7 @@ func (a *account) run(more ...string) (stop func() (complaints []string)) {
 
 func newAdmin(t *testing.T) *redis.Client {
 	t.Helper()
-	o, err := redis.ParseURL(stack.Redis(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := require.Get(redis.ParseURL(stack.Redis(t)))(t)
 	client := redis.NewClient(o)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
@@ -239,10 +226,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	for _, complaint := range stop() {
 		t.Errorf("the daemon complains: %s", complaint)
 	}
-	log, err := admin.ACLLog(t.Context(), 1000).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := require.Get(admin.ACLLog(t.Context(), 1000).Result())(t)
 	for _, entry := range log {
 		if slices.Contains(accounts, entry.Username) {
 			t.Errorf("redis refused something: %+v", entry)

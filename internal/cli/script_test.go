@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // play does what testdata/servers/NAME.script says, line by line, and holds what the program said against NAME.golden,
@@ -32,10 +33,7 @@ import (
 func (s *shell) play(name string, steps map[string]func()) {
 	s.t.Helper()
 	script := filepath.Join("testdata", "servers", name)
-	text, err := os.ReadFile(script + ".script")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(script + ".script"))(s.t)
 	s.file = filepath.Join(s.t.TempDir(), "letters.ndjson")
 	s.vars = append(s.vars, "$QUEUE", s.queue, "$FILE", s.file)
 	s.replace = append(s.replace, s.file, "FILE")
@@ -61,10 +59,7 @@ func (s *shell) play(name string, steps map[string]func()) {
 			s.exec(strings.ReplaceAll(rest+" "+below, "\n", " "))
 		case "wait":
 			number, query, _ := strings.Cut(rest, " ")
-			n, err := strconv.Atoi(number)
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			n := require.Get(strconv.Atoi(number))(s.t)
 			s.eventually(n, query)
 		case "env":
 			s.environ = append(s.environ, words(s.t, rest)...)

@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -113,15 +114,10 @@ func (s *shell) golden(name string) {
 	}
 	path := filepath.Join("testdata", "servers", name+".golden")
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			s.t.Fatal(err)
-		}
+		require.OK(s.t, os.WriteFile(path, []byte(got), 0o600))
 		return
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	want := require.Get(os.ReadFile(path))(s.t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		s.t.Errorf("transcript (-want +got); -update rewrites %s:\n%s", path, diff)
 	}
@@ -172,10 +168,7 @@ func migrated(t *testing.T, more ...string) *shell {
 func (s *shell) db() *sql.DB {
 	s.t.Helper()
 	if s.pool == nil {
-		db, err := sql.Open("mysql", s.dsn)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		db := require.Get(sql.Open("mysql", s.dsn))(s.t)
 		s.t.Cleanup(func() { _ = db.Close() })
 		s.pool = db
 	}
@@ -234,9 +227,7 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)
 	file := filepath.Join(t.TempDir(), "bodies")
-	if err := os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600))
 	for _, args := range [][]string{{"publish", file, "--key-field", "order_sn", "--tag", "order.cancelled"},
 		{"publish", file}} {
 		stdout, stderr, code := runCLI(t, s.environ, "", args...)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -32,10 +33,7 @@ func newEncrypted(t *testing.T) *encrypted {
 	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{}, shell: &shell{
 		t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback",
 	}}
-	account, err := mysql.ParseDSN(e.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := require.Get(mysql.ParseDSN(e.dsn))(t)
 	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509",
 		"GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
 	account.User, account.Passwd = "x509", "secret"
@@ -184,10 +182,7 @@ func TestDoctorWarnsOfWhatIsNotEncryptedOrNotVerified(t *testing.T) {
 	t.Parallel()
 	e := newEncrypted(t)
 	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
-	account, err := mysql.ParseDSN(e.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := require.Get(mysql.ParseDSN(e.dsn))(t)
 	for verify, want := range map[string][]string{
 		"false": {"ok mysql encryption: none, and none is needed"},
 		"skip-verify": {

@@ -10,16 +10,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given each environment of testdata/load.txt, then Load says what stands below it. A line is the least environment
 // with these settings besides, KEY="value", or without them, KEY. -update rewrites what is said.
 func TestWhatLoadSays(t *testing.T) {
 	const path = "testdata/load.txt"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(path))(t)
 	var got strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "\t") {
@@ -99,10 +97,7 @@ func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	if _, err := dedup.NewLog(db, cfg.LogOptions()); err != nil {
 		t.Errorf("the log refuses what config accepts: %v", err)

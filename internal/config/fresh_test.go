@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Only a login may change while a process runs; whatever else a file says, the last good value holds and one warning
@@ -43,9 +45,7 @@ func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
 			expect("another server", c.good, 1)
 			write(t, path, c.bad+"\n")
 			expect("malformed", c.good, 2)
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, os.Remove(path))
 			expect("gone", c.good, 3)
 			write(t, path, c.first+"\n")
 			expect("good again", c.first, 3)
@@ -63,9 +63,7 @@ func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
 
 func TestAPipeIsReadOnce(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, syscall.Mkfifo(pipe, 0o600))
 	go func() { _ = os.WriteFile(pipe, []byte("u:a@tcp(h:1)/d\n"), 0) }()
 	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
 	warn := func(w Warning) { t.Errorf("it warns: %s", w) }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -89,10 +90,7 @@ func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 // these.
 func TestEveryVariableReachesItsField(t *testing.T) {
 	const path = "testdata/fields.txt"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(path))(t)
 	settings, _, _ := strings.Cut(string(text), "\t")
 	got := settings
 	values := fieldValues(load(t, settingsOf(t, strings.ReplaceAll(settings, "\n", " "))))
@@ -197,9 +195,7 @@ func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 // A file that never ends, or never begins, is refused in time, and costs no memory.
 func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, syscall.Mkfifo(pipe, 0o600))
 	got := problems(t, map[string]string{"ROLLBACKD_GROUP_FILE": "/dev/zero"})
 	if len(got) != 1 || !strings.Contains(got[0].String(), "neither a file nor a pipe") {
 		t.Errorf("an endless device: %v", got)
@@ -208,17 +204,12 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 		t.Errorf("a pipe into which nobody writes: %v", err)
 	}
 	// Opened for writing, and nothing comes.
-	w, err := os.OpenFile(pipe, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Get(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	defer w.Close()
 	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
 		t.Errorf("a pipe that stays open: %v", err)
 	}
-	if err := w.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.SetWriteDeadline(time.Now().Add(20*time.Second)))
 	go func() { // more than is allowed, and no end
 		for {
 			if _, err := w.Write(make([]byte, 4096)); err != nil {
@@ -253,7 +244,5 @@ func TestOtherProgramsVariablesAreNotRead(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // points is a second queue, with all that it must have for itself.
@@ -25,9 +27,7 @@ func points(changes map[string]string) map[string]string {
 func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("of-points\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte("of-points\n"), 0o600))
 	cfg := load(t, points(map[string]string{
 		"ROLLBACKD_LANES": "2", "ROLLBACKD_POINTS__LANES": "3", "ROLLBACKD_HANDLER_TIMEOUT": "7s",
 		"ROLLBACKD_POINTS__HANDLER": "http", "ROLLBACKD_POINTS__HTTP_TARGET": "https://points.example.com/",

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestShownValuesMaskSecrets(t *testing.T) {
@@ -136,10 +138,7 @@ func TestConfigPrintsWithoutSecretsInEveryForm(t *testing.T) {
 	})
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("start", "config", cfg)
-	asJSON, err := json.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	asJSON := require.Get(json.Marshal(cfg))(t)
 	for form, text := range map[string]string{
 		"%v": fmt.Sprintf("%v", cfg), "%+v": fmt.Sprintf("%+v", cfg), "%#v": fmt.Sprintf("%#v", cfg), "%s": cfg.String(),
 		"pointer": fmt.Sprintf("%+v", &cfg), "log": log.String(), "JSON": string(asJSON),

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // set are settings beside those that load gives.
@@ -53,9 +55,7 @@ func TestAFreshURLNamesItsCertificates(t *testing.T) {
 	env["ROLLBACKD_AMQP_URL"] = unset
 	cfg := load(t, env)
 	now := cfg.FreshAMQPURLs(func(w Warning) { t.Error(w) })
-	if err := os.WriteFile(path, []byte("amqps://u:b@h/"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(path, []byte("amqps://u:b@h/"), 0o600))
 	if got, want := now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}; !slices.Equal(got, want) {
 		t.Errorf("the URLs are %q, want %q", got, want)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // prefixes are compared as they are: they have no fields that another package could look into.
@@ -123,10 +124,7 @@ func golden(t *testing.T, path, got string) {
 	if *update {
 		write(t, path, got)
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := require.Get(os.ReadFile(path))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
 	}

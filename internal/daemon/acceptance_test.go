@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -30,11 +31,12 @@ func suited(t *testing.T, pairs func() []string) *world {
 	t.Helper()
 	if settings, is := os.LookupEnv(suiteEnv + t.Name()); is {
 		w := &world{t: t}
-		ok(t, json.Unmarshal([]byte(settings), &w.env))
+		require.OK(t, json.Unmarshal([]byte(settings), &w.env))
 		return w
 	}
 	w := newWorld(t, pairs()...)
-	ok(t, os.Setenv(suiteEnv+t.Name(), string(must(json.Marshal(w.env))(t)))) // t.Setenv is for one test at a time
+	// t.Setenv is for one test at a time
+	require.OK(t, os.Setenv(suiteEnv+t.Name(), string(require.Get(json.Marshal(w.env))(t))))
 	return w
 }
 
@@ -46,12 +48,12 @@ func (w *world) passes(in consumertest.Invariant) {
 		Config: cfg, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Fresh: func(key string) func() string { return cfg.Fresh(key, nil) },
 	})
-	ok(w.t, err)
+	require.OK(w.t, err)
 	if w.db != nil {
 		in.Setup(w.t, w.db)
 	}
 	if check != nil {
-		ok(w.t, check(w.t.Context(), func(err error) { w.t.Log(err) }))
+		require.OK(w.t, check(w.t.Context(), func(err error) { w.t.Log(err) }))
 	}
 	consumertest.Suite(w.t, consumertest.Servers{
 		MySQLDSN: cfg.MySQLDSN, AMQPURL: cfg.AMQPURLs[0], Lock: cfg.Lock, RedisURL: cfg.RedisURL,
@@ -81,11 +83,11 @@ func invariant(query string, statements ...string) consumertest.Invariant {
 	return consumertest.Invariant{
 		Messages: messages,
 		Setup: func(t *testing.T, db *sql.DB) {
-			run := func(text string) { must(db.ExecContext(t.Context(), text))(t) }
+			run := func(text string) { require.Get(db.ExecContext(t.Context(), text))(t) }
 			run("DELETE FROM stock")
 			run("DELETE FROM stock_reservation")
-			ok(t, shop.Stock(t.Context(), db, skus, 1000))
-			ok(t, shop.SeedReserved(t.Context(), db, orders))
+			require.OK(t, shop.Stock(t.Context(), db, skus, 1000))
+			require.OK(t, shop.SeedReserved(t.Context(), db, orders))
 			for _, text := range statements {
 				run(text)
 			}
@@ -126,7 +128,7 @@ func TestAcceptCallsAmongFaults(t *testing.T) {
 // cannot be done to its end has left nothing.
 func TestAcceptJoinedStatementsAmongFaults(t *testing.T) {
 	t.Parallel()
-	file := must(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "sql", "order-state", "handler.sql")))(t)
+	file := require.Get(filepath.Abs(filepath.FromSlash("../../deploy/examples/sql/order-state/handler.sql")))(t)
 	w := suited(t, func() []string { return []string{"HANDLER", "sql", "SQL_FILE", file, "LOCK", "off"} })
 	w.passes(invariant("SELECT goods_id, amount FROM tb_stock WHERE amount <> (SELECT COALESCE(SUM(quantity), 0) FROM "+
 		"stock_reservation WHERE sku_id = goods_id AND order_sn NOT LIKE 'bad%') UNION ALL SELECT order_sn, status "+
@@ -144,7 +146,7 @@ func TestAcceptJoinedStatementsAmongFaults(t *testing.T) {
 // onStock are the settings of the handlers that work on the tables of package stock.
 func onStock(t *testing.T) map[string][]string {
 	t.Helper()
-	file := must(filepath.Abs(filepath.Join("testdata", "stock.sql")))(t)
+	file := require.Get(filepath.Abs(filepath.Join("testdata", "stock.sql")))(t)
 	return map[string][]string{"stock": nil, "sql": {"HANDLER", "sql", "SQL_FILE", file}}
 }
 

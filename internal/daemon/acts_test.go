@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // said is what a page answered.
@@ -110,8 +111,8 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 		t.Errorf("the list of acts:\n%s", list.page)
 	}
 	sn, key := orders[0].SN, ""
-	ok(t, w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? LIMIT 1",
-		sn).Scan(&key))
+	require.OK(t, w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? "+
+		"LIMIT 1", sn).Scan(&key))
 	for _, path := range []string{"/x/y/order?sn=" + sn, "/x/y/message?key=" + url.QueryEscape(key)} {
 		if page := asks(t, second, rita, path, nil).page; !strings.Contains(page, `<a href="`+answers[0].location+
 			`">replay by anna</a>`) {

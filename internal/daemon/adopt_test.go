@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -42,7 +43,7 @@ type classicShop struct {
 // newClassicShop has the tables of the classic shop and its queue, bound to its exchange.
 func newClassicShop(t *testing.T, pairs ...string) *classicShop {
 	t.Helper()
-	file := must(filepath.Abs("../../deploy/examples/sql/classic/handler.sql"))(t)
+	file := require.Get(filepath.Abs("../../deploy/examples/sql/classic/handler.sql"))(t)
 	w := emptyWorld(t, append([]string{
 		"HANDLER", "sql", "SQL_FILE", file, "KEY_FROM", "property:message_id", "ROUTING_KEYS", "order.cancelled",
 	}, pairs...)...)
@@ -146,7 +147,7 @@ func (s *classicShop) checkStock() {
 // consumer runs a command to its end, which must be a good one.
 func (s *classicShop) consumer(args ...string) string {
 	s.t.Helper()
-	out := must(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
+	out := require.Get(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
 	return out
 }
 
@@ -232,7 +233,7 @@ func TestAClassicShopIsBroughtOverAndBack(t *testing.T) {
 func (s *classicShop) exampleMessage() string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "message.json")
-	ok(s.t, os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600))
+	require.OK(s.t, os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600))
 	return path
 }
 
@@ -247,7 +248,7 @@ func (s *classicShop) takeOver(more ...string) {
 // statementOfThePage is the SQL that docs/adopting.md shows for the way back.
 func (s *classicShop) statementOfThePage() string {
 	s.t.Helper()
-	page := must(os.ReadFile("../../docs/adopting.md"))(s.t)
+	page := require.Get(os.ReadFile("../../docs/adopting.md"))(s.t)
 	m := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
 	if m == nil {
 		s.t.Fatal("docs/adopting.md has no statement")
@@ -268,7 +269,7 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	s.note(orders)
 	for i, o := range orders {
 		insert := "INSERT INTO cancelled_order (body) VALUES (?)"
-		must(s.db.ExecContext(t.Context(), insert, string(o.Body())))(t)
+		require.Get(s.db.ExecContext(t.Context(), insert, string(o.Body())))(t)
 		if i < 100 { // the old job has done these
 			for _, item := range o.Items {
 				s.exec(fmt.Sprintf("UPDATE tb_stock SET amount = amount + %d WHERE goods_id = %d", item.Quantity, item.SKU))
@@ -309,7 +310,7 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 // job is the script of the page as the shop runs it; other is a program in the place of rollbackd.
 func (s *classicShop) job() func(other string) (string, error) {
 	s.t.Helper()
-	dsn := must(mysql.ParseDSN(s.env["MYSQL_DSN"]))(s.t)
+	dsn := require.Get(mysql.ParseDSN(s.env["MYSQL_DSN"]))(s.t)
 	host, port, err := net.SplitHostPort(dsn.Addr)
 	if err != nil {
 		s.t.Fatal(err)

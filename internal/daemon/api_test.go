@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // reply is what the API answered.
@@ -77,7 +78,7 @@ const anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
 func twoTokens(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
-	ok(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
+	require.OK(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
 	return file
 }
 
@@ -241,7 +242,7 @@ func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
 	const path, secret = "testdata/problems.txt", "a-secret-that-nobody-repeats"
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	p := w.start()
-	text := must(os.ReadFile(path))(t)
+	text := require.Get(os.ReadFile(path))(t)
 	var said strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "\t") {

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -32,7 +33,7 @@ const goodBody = `{"order_sn":"of nobody","items":[{"sku_id":1,"quantity":1}]}`
 // badMessages are malformed, each in a way of its own, as testdata/bad.txt has them; or have a good body and no name.
 func badMessages(t *testing.T) map[string]badMessage {
 	t.Helper()
-	text := must(os.ReadFile("testdata/bad.txt"))(t)
+	text := require.Get(os.ReadFile("testdata/bad.txt"))(t)
 	bad := map[string]badMessage{"too many items": {body: manyItems(1001), reason: dedup.ReasonMalformed}}
 	for line := range strings.Lines(string(text)) {
 		name, quoted, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -142,7 +143,7 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 // the channel that publishes the copy, send more copies, or let the copy vanish; and with forged headers of ours.
 func (w *world) publishOdd(key string) {
 	w.t.Helper()
-	login := must(url.Parse(w.broker.URL))(w.t)
+	login := require.Get(url.Parse(w.broker.URL))(w.t)
 	forged := map[string]any{
 		wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
 		wire.HeaderReplays: int64(-1),

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // The shop that the classic consumer works in, as the literature has it.
@@ -34,8 +35,8 @@ type classicConsumer struct {
 // classic starts one on a queue. Its stop lets it finish what it has in hand.
 func (w *world) classic(queue string) (stop func()) {
 	w.t.Helper()
-	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "classic"}))(w.t)
-	c := &classicConsumer{w.db, must(conn.Consume(w.t.Context(), queue, "classic", 20))(w.t)}
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "classic"}))(w.t)
+	c := &classicConsumer{w.db, require.Get(conn.Consume(w.t.Context(), queue, "classic", 20))(w.t)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }() // joined by stop

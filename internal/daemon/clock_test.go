@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -24,7 +25,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLClock: true})
 	setClock := func(offset time.Duration) {
 		t.Helper()
-		ok(t, server.SetClock(offset))
+		require.OK(t, server.SetClock(offset))
 	}
 	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
 		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s", "OUTBOX", "on")
@@ -64,7 +65,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 		t.Errorf("%d rows of %d in success are left", n, len(orders))
 	}
 	is(w, "parked messages of the outbox", w.waiting(), 1)
-	ok(t, shop.SeedReserved(t.Context(), w.db, late))
+	require.OK(t, shop.SeedReserved(t.Context(), w.db, late))
 	w.publish(applied...) // a re-send
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
 	w.eventually("/readyz says no more that the clocks differ", func() bool { return !clocks() })

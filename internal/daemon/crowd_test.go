@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // mostForStrangers is how much more memory a daemon may take whatever comes to its HTTP address, in MiB.
@@ -33,9 +34,9 @@ func (w *world) alive(p *program.Process) {
 // dial opens a connection that the test closes.
 func (w *world) dial(p *program.Process) net.Conn {
 	w.t.Helper()
-	addr := must(p.Addr(w.t.Context()))(w.t)
+	addr := require.Get(p.Addr(w.t.Context()))(w.t)
 	var d net.Dialer
-	c := must(d.DialContext(w.t.Context(), "tcp", addr))(w.t)
+	c := require.Get(d.DialContext(w.t.Context(), "tcp", addr))(w.t)
 	w.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -81,12 +82,10 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	records := w.store(dedup.OpenOptions{}).Records
 	for i := range letters {
-		if err := errors.Join(records.DeadRows(t.Context(), []dedup.Death{{Entry: dedup.Entry{
+		require.OK(t, errors.Join(records.DeadRows(t.Context(), []dedup.Death{{Entry: dedup.Entry{
 			Identity: dedup.Identity{Group: w.config().Group, Tag: "stock.rollback", Key: fmt.Sprint("k-", i)},
 			BodyHash: [32]byte{1}, Body: []byte(strings.Repeat(string(rune('a'+i%26)), 1<<20)),
-		}, Reason: dedup.ReasonExhausted, Cause: "x"}})...); err != nil {
-			t.Fatal(err)
-		}
+		}, Reason: dedup.ReasonExhausted, Cause: "x"}})...))
 	}
 	p := w.start()
 	w.ready(p)
@@ -132,15 +131,13 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 // download begins one, whose body is read by the connection's pace.
 func (w *world) download(p *program.Process, token string) *http.Response {
 	w.t.Helper()
-	req := must(http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://x/letters/download", http.NoBody))(w.t)
+	req := require.Get(http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://x/letters/download",
+		http.NoBody))(w.t)
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := (&http.Transport{
+	resp := require.Get((&http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return w.dial(p), nil },
-	}).RoundTrip(req)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}).RoundTrip(req))(w.t)
 	w.t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp
 }

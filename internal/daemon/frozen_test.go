@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -108,7 +109,7 @@ func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
 	defer func() { w.env = ours }()
 	w.env = maps.Clone(ours)
 	w.set(pairs...)
-	account := must(mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *")))(w.t)
+	account := require.Get(mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *")))(w.t)
 	account.Addr = stack.Addr(w.t, w.env["MYSQL_DSN"])
 	w.set("MYSQL_DSN", account.FormatDSN())
 	path, args := program.Shared(w.t), []string{"run"}
@@ -129,7 +130,7 @@ func (w *world) vanished(v victim) (p *program.Process, back func()) {
 			"WHERE p.user = ? AND "+what, v.user) > 0
 	}
 	w.eventually("the daemon has vanished inside a transaction", func() bool {
-		lock := must(w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
+		lock := require.Get(w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
 		defer lock.Rollback() // it changes nothing
 		for _, text := range []string{
 			"SET SESSION wait_timeout = 600", "UPDATE stock SET version = version WHERE sku_id = 1",
@@ -140,7 +141,7 @@ func (w *world) vanished(v victim) (p *program.Process, back func()) {
 		}
 		w.eventually("the daemon waits", func() bool { return is("waits") })
 		v.vanish()
-		ok(w.t, lock.Rollback())
+		require.OK(w.t, lock.Rollback())
 		if poll.Within(4*time.Second, func() bool { return is("p.command = 'Sleep' AND p.time > 0") }) {
 			return true
 		}

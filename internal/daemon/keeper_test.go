@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -38,7 +39,7 @@ func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"e
 // leader is the connection of the elected daemon, 0 if there is none.
 func (w *world) leader() int64 {
 	w.t.Helper()
-	id := must(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
+	id := require.Get(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
 	return id
 }
 
@@ -77,7 +78,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	shows := func(m member, want program.Metrics) { // a pass is counted when it has ended, after its commit
 		t.Helper()
 		w.eventually(fmt.Sprintf("its metrics are %v", want), func() bool {
-			got := must(m.Metrics(t.Context()))(t)
+			got := require.Get(m.Metrics(t.Context()))(t)
 			for sample, v := range want {
 				if got[sample] != v {
 					return false
@@ -181,7 +182,7 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 		"DEAD_LETTER_WEBHOOK", server.URL, "DEAD_LETTER_WEBHOOK_SECRET", "between us")
 	const n = 20
 	orders := shop.Orders(w.rng, "order", n, skus)
-	ok(t, shop.Stock(t.Context(), w.db, skus, 1000))
+	require.OK(t, shop.Stock(t.Context(), w.db, skus, 1000))
 	daemon := w.join()
 	w.ready(daemon.Process)
 	w.eventually("the bookmark", func() bool {
@@ -190,7 +191,7 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	w.publish(w.route.Rollbacks(orders)...)
 	w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == n })
 	// when the reservations come
-	ok(t, shop.SeedReserved(t.Context(), w.db, orders))
+	require.OK(t, shop.SeedReserved(t.Context(), w.db, orders))
 	w.remember()
 	w.eventually("people are told", func() bool { return len(box.got()) >= n })
 	w.eventually("all come back and have their effect", func() bool { return w.rows(dedup.Success) == n })

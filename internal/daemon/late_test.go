@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt
@@ -17,16 +18,16 @@ import (
 func (w *world) failedOnce(sent []oracle.Sent) {
 	w.t.Helper()
 	group := w.config().Group
-	tx := must(w.db.BeginTx(w.t.Context(), nil))(w.t)
+	tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
 	defer func() { _ = tx.Rollback() }() // over already
 	for _, s := range sent {
 		hash := sha256.Sum256(s.Body)
-		must(tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
+		require.Get(tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
 			body_hash, consumer_status, consumer_times, owner, consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, 2, 1,
 			'blame/1', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, w.route.Key, s.MessageID, s.MessageID,
 			s.Body, hash[:]))(w.t)
 	}
-	ok(w.t, tx.Commit())
+	require.OK(w.t, tx.Commit())
 }
 
 // fullBatches make every lane begin with a batch that is one full group, however slow the machine is.

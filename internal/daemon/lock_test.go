@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -49,8 +50,8 @@ func (w *world) wipeLock() func() int {
 	w.t.Helper()
 	if w.config().Lock == lock.KindMySQL {
 		return func() int {
-			result := must(w.db.ExecContext(w.t.Context(), "DELETE FROM "+lockers.MySQLTable))(w.t)
-			n := must(result.RowsAffected())(w.t)
+			result := require.Get(w.db.ExecContext(w.t.Context(), "DELETE FROM "+lockers.MySQLTable))(w.t)
+			n := require.Get(result.RowsAffected())(w.t)
 			return int(n)
 		}
 	}
@@ -59,7 +60,7 @@ func (w *world) wipeLock() func() int {
 	}
 	var clients []*redis.Client
 	for _, server := range w.lockServers {
-		options := must(redis.ParseURL(server.URL()))(w.t)
+		options := require.Get(redis.ParseURL(server.URL()))(w.t)
 		client := redis.NewClient(options)
 		w.t.Cleanup(func() { _ = client.Close() })
 		clients = append(clients, client)

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -19,7 +20,7 @@ const mostMemory = 200
 // peak is the most memory that a process had so far, in MiB.
 func peak(t *testing.T, p *program.Process) (mib int) {
 	t.Helper()
-	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid())))(t)
+	text := require.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid())))(t)
 	_, after, found := bytes.Cut(text, []byte("VmHWM:"))
 	if _, err := fmt.Sscan(string(after), &mib); !found || err != nil {
 		t.Fatalf("no VmHWM in the process's status: %v", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -47,8 +48,8 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 			messages := sized(kind.messages/25, 4*kind.messages)
 			orders := shop.Orders(w.rng, "order", 2*messages, goods)
 			if !own {
-				ok(t, shop.Stock(t.Context(), w.db, goods, 10_000_000))
-				ok(t, shop.SeedReserved(t.Context(), w.db, orders))
+				require.OK(t, shop.Stock(t.Context(), w.db, goods, 10_000_000))
+				require.OK(t, shop.SeedReserved(t.Context(), w.db, orders))
 				w.remember()
 			}
 
@@ -115,9 +116,9 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 // sqlFile sets a file of statements, after a look whether they are joined.
 func (w *world) sqlFile(name string, joined bool) {
 	w.t.Helper()
-	path := must(filepath.Abs(filepath.FromSlash(name)))(w.t)
+	path := require.Get(filepath.Abs(filepath.FromSlash(name)))(w.t)
 	w.set("HANDLER", "sql", "SQL_FILE", path)
-	f := must(sqlhandler.Load(path, nil))(w.t)
+	f := require.Get(sqlhandler.Load(path, nil))(w.t)
 	if err := f.Check(w.t.Context(), w.db); err != nil || f.Joined() != joined {
 		w.t.Fatalf("the statements of %s are joined: %v, want %v (%v)", name, f.Joined(), joined, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a daemon with a token, then its profiles are for who has it; without one, for this machine; and what comes is a
@@ -29,7 +31,7 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 				}
 				if page == "heap" && want == http.StatusOK {
 					path := filepath.Join(t.TempDir(), "heap")
-					ok(t, os.WriteFile(path, r.text, 0o600))
+					require.OK(t, os.WriteFile(path, r.text, 0o600))
 					if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", path).CombinedOutput(); err != nil {
 						t.Errorf("go tool pprof: %v\n%s", err, out)
 					}

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -74,7 +75,7 @@ func (w *world) feed(daemon *program.Process) (enough func() (messages int)) {
 	w.t.Cleanup(func() { _ = end() })
 	return func() int {
 		w.t.Helper()
-		ok(w.t, end())
+		require.OK(w.t, end())
 		return messages
 	}
 }
@@ -102,7 +103,7 @@ func (w *world) oldRows(n int) {
 func (w *world) pruneAll() (deleted int) {
 	w.t.Helper()
 	records := w.store(dedup.OpenOptions{LockWait: time.Second}).Records
-	for _, p := range must(records.Prune(w.t.Context(), dedup.PruneOptions{
+	for _, p := range require.Get(records.Prune(w.t.Context(), dedup.PruneOptions{
 		Group: w.config().Group, OlderThan: 24 * time.Hour,
 	}))(w.t) {
 		deleted += p.Rows

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -19,7 +20,7 @@ import (
 func twoQueues(t *testing.T, pairs ...string) (w *world, points string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "points.sql")
-	ok(t, os.WriteFile(file, []byte("INSERT INTO points (account) VALUES (:account);"), 0o600))
+	require.OK(t, os.WriteFile(file, []byte("INSERT INTO points (account) VALUES (:account);"), 0o600))
 	w = emptyWorld(t, append([]string{
 		"QUEUES", "stock,points", "POINTS__GROUP", "points", "POINTS__LOG_TABLE", "points_log", "POINTS__HANDLER", "sql",
 		"POINTS__SQL_FILE", file, "POINTS__ROUTING_KEYS", "points.refund",
@@ -28,7 +29,7 @@ func twoQueues(t *testing.T, pairs ...string) (w *world, points string) {
 	points = w.env["POINTS__QUEUE"]
 	w.broker.Track(w.config().All()[1].TopologyConfig().Queues()...)
 	w.exits(w.command("migrate"), 0, time.Minute)
-	ok(t, oracle.Audit(t.Context(), w.db))
+	require.OK(t, oracle.Audit(t.Context(), w.db))
 	w.exec("CREATE TABLE points (account VARCHAR(40) NOT NULL) ENGINE=InnoDB")
 	return w, points
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
 	"github.com/rollbackd/rollbackd/stock"
@@ -113,7 +114,7 @@ func (g *gate) look() (at string, inside bool) {
 
 // through is the DSN of connections that go through the gate.
 func (g *gate) through(t *testing.T, dsn string) string {
-	cfg := must(mysql.ParseDSN(dsn))(t)
+	cfg := require.Get(mysql.ParseDSN(dsn))(t)
 	cfg.Net = fmt.Sprintf("%p", g)
 	mysql.RegisterDialContext(cfg.Net, func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -157,7 +158,7 @@ var tills = map[string]till{
 	"SQL files": {
 		settings: func(t *testing.T) []string {
 			file := filepath.Join(t.TempDir(), "handler.sql")
-			ok(t, os.WriteFile(file, []byte(`UPDATE tb_order SET status = 2
+			require.OK(t, os.WriteFile(file, []byte(`UPDATE tb_order SET status = 2
 WHERE order_sn = :order_sn AND status = 1; -- expect 1, else done: it is paid
 -- for each /items
 UPDATE tb_stock SET amount = amount + :quantity WHERE goods_id = :sku_id; -- expect 1, else permanent: unknown goods
@@ -253,15 +254,15 @@ func newRace(t *testing.T, tl till) *race {
 	dsn := r.env["MYSQL_DSN"]
 	open := func(dsn string) (*gorm.DB, *sql.DB) {
 		g, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
-		ok(t, err)
-		db := must(g.DB())(t)
+		require.OK(t, err)
+		db := require.Get(g.DB())(t)
 		t.Cleanup(func() { _ = db.Close() })
 		return g, db
 	}
 	r.placing, _ = open(dsn)
 	r.paying, _ = open(r.payment.through(t, dsn))
 	_, r.relaying = open(r.relay.through(t, dsn))
-	ok(t, outbox.Migrate(t.Context(), r.placing))
+	require.OK(t, outbox.Migrate(t.Context(), r.placing))
 	r.exec("ALTER TABLE rollbackd_outbox ALTER next_at SET DEFAULT (IF(msg_tag = '" + releasedTag + "', TIMESTAMP " +
 		"'9999-12-31 00:00:00', due_at))")
 	r.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) VALUES (?, 'z', '', '9999-12-31', "+
@@ -269,9 +270,9 @@ func newRace(t *testing.T, tl till) *race {
 	for _, table := range tl.tables {
 		r.exec(table)
 	}
-	r.waits = regexp.MustCompile("of table `" + must(mysql.ParseDSN(dsn))(t).DBName + "`.* waiting")
+	r.waits = regexp.MustCompile("of table `" + require.Get(mysql.ParseDSN(dsn))(t).DBName + "`.* waiting")
 	r.set("MYSQL_DSN", r.consumer.through(t, dsn))
-	d := must(daemon.New(t.Context(), r.config(), slog.New(slog.NewTextHandler(r.logs, nil)), daemon.Options{}))(t)
+	d := require.Get(daemon.New(t.Context(), r.config(), slog.New(slog.NewTextHandler(r.logs, nil)), daemon.Options{}))(t)
 	r.during(d.Run)
 	return r
 }
@@ -315,7 +316,7 @@ type course struct {
 func (r *race) run(goods int64, ends ending, choices []int) (among []int) {
 	ctx, t := r.t.Context(), r.t
 	c := &course{race: r, ends: ends, order: fmt.Sprint("order-", goods)}
-	ok(t, r.placing.Transaction(func(tx *gorm.DB) error {
+	require.OK(t, r.placing.Transaction(func(tx *gorm.DB) error {
 		body := fmt.Sprintf(`{"order_sn":"%s","items":[{"sku_id":%d,"quantity":2}]}`, c.order, goods)
 		return errors.Join(r.place(ctx, tx, c.order, goods), outbox.Put(ctx, tx.Statement.ConnPool,
 			outbox.Message{Tag: timeoutTag, Key: c.order, Body: []byte(body), Delay: time.Millisecond}))
@@ -335,7 +336,7 @@ func (r *race) run(goods int64, ends ending, choices []int) (among []int) {
 		}, &sql.TxOptions{Isolation: r.isolation})
 		inTime = inTime && payErr == nil
 	}()
-	stop := r.during(must(relay.New(relay.Config{DB: r.relaying, AMQPURLs: []string{r.broker.URL},
+	stop := r.during(require.Get(relay.New(relay.Config{DB: r.relaying, AMQPURLs: []string{r.broker.URL},
 		Exchange: r.route.Exchange, RoutingKey: r.route.Key, Logger: slog.New(slog.NewTextHandler(r.logs, nil))}))(t).Run)
 	waited := c.look()
 	for ; len(c.ready) > 0; waited = c.look() || waited {
@@ -364,7 +365,7 @@ func (r *race) run(goods int64, ends ending, choices []int) (among []int) {
 		want = open
 	}
 	var got string
-	ok(t, r.db.QueryRowContext(ctx, r.stands, c.order).Scan(&got))
+	require.OK(t, r.db.QueryRowContext(ctx, r.stands, c.order).Scan(&got))
 	heard := r.count("SELECT COUNT(*) FROM consumer_log WHERE msg_key = ?", c.order) > 0
 	refused, undone := errors.Is(payErr, stock.ErrReleased), errors.Is(payErr, errRollsBack)
 	events, told := r.count("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ?", releasedTag), 0
@@ -455,7 +456,7 @@ func (c *course) ended() bool {
 // others that ask soon after.
 func (c *course) waiting() int {
 	var kind, name, status string
-	ok(c.t, c.db.QueryRowContext(c.t.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status))
+	require.OK(c.t, c.db.QueryRowContext(c.t.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status))
 	return len(c.waits.FindAllString(status, -1))
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -32,14 +33,14 @@ type rotation struct {
 func newRotation(w *world, password string) *rotation {
 	w.t.Helper()
 	r := &rotation{w: w, user: fmt.Sprintf("r%d", time.Now().UnixNano()), files: map[string]string{}}
-	options := must(redis.ParseURL(w.env["REDIS_URL"]))(w.t)
+	options := require.Get(redis.ParseURL(w.env["REDIS_URL"]))(w.t)
 	r.admin = redis.NewClient(options)
-	dsn := must(mysql.ParseDSN(w.env["MYSQL_DSN"]))(w.t)
+	dsn := require.Get(mysql.ParseDSN(w.env["MYSQL_DSN"]))(w.t)
 	r.w.exec("CREATE USER '" + r.user + "'@'%' IDENTIFIED BY '" + password + "'")
 	r.w.exec("GRANT ALL ON `" + dsn.DBName + "`.* TO '" + r.user + "'@'%'")
 	r.erlang(`ok = rabbit_auth_backend_internal:add_user(<<"%s">>, <<"%s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"%s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>)`, r.user,
-		password, r.user, strings.TrimPrefix(must(url.Parse(w.broker.URL))(w.t).Path, "/"))
+		password, r.user, strings.TrimPrefix(require.Get(url.Parse(w.broker.URL))(w.t).Path, "/"))
 	r.redis("ACL", "SETUSER", r.user, "on", ">"+password, "~*", "&*", "+@all")
 	w.t.Cleanup(func() {
 		w.exec("DROP USER '" + r.user + "'@'%'")
@@ -69,16 +70,16 @@ func (r *rotation) redis(args ...any) {
 // write puts a password into the files.
 func (r *rotation) write(password string) {
 	r.w.t.Helper()
-	dsn := must(mysql.ParseDSN(r.w.env["MYSQL_DSN"]))(r.w.t)
+	dsn := require.Get(mysql.ParseDSN(r.w.env["MYSQL_DSN"]))(r.w.t)
 	dsn.User, dsn.Passwd = r.user, password
 	texts := map[string]string{"MYSQL_DSN": dsn.FormatDSN()}
 	for _, setting := range []string{"REDIS_URL", "AMQP_URL"} {
-		u := must(url.Parse(r.w.env[setting]))(r.w.t)
+		u := require.Get(url.Parse(r.w.env[setting]))(r.w.t)
 		u.User = url.UserPassword(r.user, password)
 		texts[setting] = u.String()
 	}
 	for setting, text := range texts {
-		ok(r.w.t, os.WriteFile(r.files[setting], []byte(text+"\n"), 0o600))
+		require.OK(r.w.t, os.WriteFile(r.files[setting], []byte(text+"\n"), 0o600))
 	}
 }
 
@@ -117,7 +118,7 @@ func rotate(w *world, command string) {
 	orders := w.open(100)
 	send, sent, missed := w.publish, w.ended, "rabbitmq: "
 	if command == "relay" {
-		ok(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
+		require.OK(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
 		send, missed = w.putAll, "mysql: " // which it asks first
 		sent = func(n int) {
 			w.eventually("all are sent", func() bool { return w.waiting() == 0 && w.broker.Depth(w.config().Queue) == n })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -85,14 +86,14 @@ func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
 // pairs reads two columns as text.
 func (w *world) pairs(query string) map[string]string {
 	w.t.Helper()
-	rows := must(w.db.QueryContext(w.t.Context(), query))(w.t)
+	rows := require.Get(w.db.QueryContext(w.t.Context(), query))(w.t)
 	defer rows.Close()
 	found := map[string]string{}
 	for rows.Next() {
 		var k, v string
-		ok(w.t, rows.Scan(&k, &v))
+		require.OK(w.t, rows.Scan(&k, &v))
 		found[k] = v
 	}
-	ok(w.t, rows.Err())
+	require.OK(w.t, rows.Err())
 	return found
 }

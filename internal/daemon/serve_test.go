@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -32,7 +33,7 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	w.stop(fleet...)
 	queues := w.config().TopologyConfig().Queues()
 	w.broker.Delete(queues...)
-	dsn := must(mysql.ParseDSN(w.env["MYSQL_DSN"]))(t)
+	dsn := require.Get(mysql.ParseDSN(w.env["MYSQL_DSN"]))(t)
 	w.set("MYSQL_DSN", stack.Restricted(t, w.env["MYSQL_DSN"], "SELECT ON `"+dsn.DBName+"`.*"))
 
 	p, logs := w.serves()

@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -40,9 +41,9 @@ func startStock(t *testing.T) (s *stockService, settings []string) {
 	t.Helper()
 	dsn := stack.MySQL(t)
 	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20})
-	ok(t, err)
-	pool := must(db.DB())(t)
-	ok(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
+	require.OK(t, err)
+	pool := require.Get(db.DB())(t)
+	require.OK(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
 	s = &stockService{db: db}
 	at := httptest.NewServer(s)
 	t.Cleanup(func() {

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -50,7 +51,7 @@ func newShards(t *testing.T, pairs ...string) *shards {
 		w.broker.Bind(audit, w.route.Key, w.env["EXCHANGE"])
 		s.audits = append(s.audits, audit)
 	}
-	definitions := must(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "queues",
+	definitions := require.Get(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "queues",
 		"rabbitmq-definitions.json")))(t)
 	if out, err := server.Ctl("import_definitions", definitions); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -107,7 +108,7 @@ func TestFourQueuesBehindAHashAreOneShop(t *testing.T) {
 		fleet = append(fleet, s.start(i))
 	}
 	w.eventually("orders that have not reserved have failed", func() bool { return w.rows(dedup.Failed) > 0 })
-	ok(t, shop.SeedReserved(t.Context(), w.db, lateOnes))
+	require.OK(t, shop.SeedReserved(t.Context(), w.db, lateOnes))
 	for i := range queuesOfExample {
 		s.choose(i)
 		w.ended(messages)

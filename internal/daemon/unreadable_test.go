@@ -7,6 +7,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -54,7 +55,7 @@ func TestUnreadableHeadersDoNotMatterWhenTheKeyIsElsewhere(t *testing.T) {
 // read.
 func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
 	w.t.Helper()
-	raw := must(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
+	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
 	defer raw.Close()
 	n := 0
 	publish := func(p oracle.Sent, kind stack.OddHeaders) {
@@ -83,12 +84,12 @@ func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
 // deliverOnce takes n messages of the main queue and gives them back.
 func (w *world) deliverOnce(n int) {
 	w.t.Helper()
-	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
-	sub := must(conn.Consume(w.t.Context(), w.config().Queue, "test", n))(w.t)
+	sub := require.Get(conn.Consume(w.t.Context(), w.config().Queue, "test", n))(w.t)
 	for got := 0; got < n; {
-		some := must(sub.Collect(w.t.Context(), n-got, 0, nil))(w.t)
+		some := require.Get(sub.Collect(w.t.Context(), n-got, 0, nil))(w.t)
 		got += len(some)
 	}
-	ok(w.t, sub.Close())
+	require.OK(w.t, sub.Close())
 }

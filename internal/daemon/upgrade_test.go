@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -24,7 +25,7 @@ func former(t *testing.T) string {
 	if os.Getenv(upgradeEnv) == "" {
 		t.Skipf("it compiles an older version of the program, and so runs only with %s=1: make test-upgrade", upgradeEnv)
 	}
-	text := must(os.ReadFile("testdata/former-release"))(t)
+	text := require.Get(os.ReadFile("testdata/former-release"))(t)
 	commit := strings.TrimSpace(string(text))
 	in := func(dir, name string, args ...string) {
 		t.Helper()
@@ -40,8 +41,8 @@ func former(t *testing.T) string {
 	}
 	dir := t.TempDir()
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
-	ok(t, os.Mkdir(source, 0o755))
-	top := must(filepath.Abs(filepath.Join("..", "..")))(t)
+	require.OK(t, os.Mkdir(source, 0o755))
+	top := require.Get(filepath.Abs(filepath.Join("..", "..")))(t)
 	in(top, "git", "archive", "-o", archive, commit)
 	in(source, "tar", "-xf", archive)
 	path := filepath.Join(dir, "former")
@@ -61,7 +62,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		must(program.Run(ctx, path, w.environ(), "migrate"))(t)
+		require.Get(program.Run(ctx, path, w.environ(), "migrate"))(t)
 	}
 	started := func(path string) *program.Process {
 		t.Helper()
@@ -79,7 +80,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 
 	// given
 	migrated(old)
-	ok(t, oracle.Audit(t.Context(), w.db))
+	require.OK(t, oracle.Audit(t.Context(), w.db))
 	orders := w.open(steps * each)
 	early, late := shop.Orders(w.rng, "early", some, skus), shop.Orders(w.rng, "late", some, skus) // nobody knows them yet
 	published := 0
@@ -102,10 +103,10 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 		t.Helper()
 		is(w, "messages are exhausted",
 			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'exhausted'"), some)
-		ok(t, shop.SeedReserved(t.Context(), w.db, unknown))
+		require.OK(t, shop.SeedReserved(t.Context(), w.db, unknown))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		must(program.Run(ctx, path, w.environ(), "dlq", "replay", "--all", "--no-wait"))(t)
+		require.Get(program.Run(ctx, path, w.environ(), "dlq", "replay", "--all", "--no-wait"))(t)
 	}
 	first := started(old)
 	publish(failing(early)...)

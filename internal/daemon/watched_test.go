@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a daemon whose pages are watched, when it is told to stop, then the events end as an answer does that is whole,
@@ -16,11 +17,11 @@ func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "LANES", "1")
 	p := w.start()
-	addr := must(p.Addr(t.Context()))(t)
+	addr := require.Get(p.Addr(t.Context()))(t)
 	var watched []*bufio.Reader
 	for _, path := range []string{"/?live=1", "/letters?live=1", "/acts?live=1", "/reconcile?live=1"} {
-		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody))(t)
-		resp := must(http.DefaultClient.Do(req))(t)
+		req := require.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody))(t)
+		resp := require.Get(http.DefaultClient.Do(req))(t)
 		defer resp.Body.Close()
 		events := bufio.NewReader(resp.Body)
 		if line, err := events.ReadString('\n'); err != nil || !strings.HasPrefix(line, ":") {

@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -91,7 +92,7 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
 		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays, Unacked: w.unacked,
 	}
-	w.ledger = must(w.oracle.NewLedger())(t)
+	w.ledger = require.Get(w.oracle.NewLedger())(t)
 	w.broker.Track(cfg.TopologyConfig().Queues()...)
 	w.broker.TrackExchanges(cfg.Exchange)
 	t.Cleanup(func() {
@@ -138,24 +139,24 @@ func (w *world) migrate() {
 	if cfg.Handler != config.HandlerStock { // all of them work on its tables
 		tables.Extra = append(tables.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
 	}
-	ok(w.t, dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables))
+	require.OK(w.t, dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables))
 	w.declare(cfg)
-	ok(w.t, oracle.Audit(w.t.Context(), w.db))
+	require.OK(w.t, oracle.Audit(w.t.Context(), w.db))
 }
 
 func (w *world) declare(cfg config.Config) {
 	w.t.Helper()
-	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
-	must(rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()))(w.t)
+	require.Get(rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()))(w.t)
 }
 
 // open fills the shop: n orders have reserved what they want.
 func (w *world) open(n int) []shop.Order {
 	w.t.Helper()
 	orders := shop.Orders(w.rng, "order", n, skus)
-	ok(w.t, shop.Stock(w.t.Context(), w.db, skus, 10_000_000))
-	ok(w.t, shop.SeedReserved(w.t.Context(), w.db, orders))
+	require.OK(w.t, shop.Stock(w.t.Context(), w.db, skus, 10_000_000))
+	require.OK(w.t, shop.SeedReserved(w.t.Context(), w.db, orders))
 	w.remember()
 	return orders
 }
@@ -163,20 +164,20 @@ func (w *world) open(n int) []shop.Order {
 // remember takes the present stock as what there was at first.
 func (w *world) remember() {
 	w.t.Helper()
-	w.before = must(oracle.ReadStock(w.t.Context(), w.db))(w.t)
+	w.before = require.Get(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 }
 
 // putAll commits messages to the outbox.
 func (w *world) putAll(sent ...oracle.Sent) {
 	w.t.Helper()
-	_ = must(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
+	_ = require.Get(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
 		msgs := make([]outbox.Message, len(batch))
 		for i, p := range batch {
 			msgs[i] = outbox.Message{Tag: p.Key, Key: p.MessageID, Body: p.Body}
 		}
-		tx := must(w.db.BeginTx(w.t.Context(), nil))(w.t)
-		ok(w.t, outbox.Put(w.t.Context(), tx, msgs...))
-		ok(w.t, tx.Commit())
+		tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
+		require.OK(w.t, outbox.Put(w.t.Context(), tx, msgs...))
+		require.OK(w.t, tx.Commit())
 		return make([]error, len(batch))
 	}, sent))(w.t)
 }
@@ -186,7 +187,7 @@ func (w *world) publish(sent ...oracle.Sent) {
 	w.t.Helper()
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
-	ok(w.t, shop.Publish(w.t.Context(), p, w.ledger, sent, nil))
+	require.OK(w.t, shop.Publish(w.t.Context(), p, w.ledger, sent, nil))
 }
 
 // mixed publishes in an order that chance makes.
@@ -202,7 +203,7 @@ func (w *world) unacked(queue string) (int, error) { return w.broker.Unacked(que
 // judge asks the oracle and prints its counters. No daemon may run any more.
 func (w *world) judge(allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
-	report := must(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
+	report := require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
 	w.t.Log(report.Counters)
 	if err := report.Err(); err != nil {
 		w.t.Error(err)
@@ -221,7 +222,7 @@ func (w *world) exec(query string, args ...any) {
 // hold runs statements on a connection of its own, and letGo others there: a lock, and its end.
 func (w *world) hold(end []string, statements ...string) (letGo func()) {
 	w.t.Helper()
-	conn := must(w.db.Conn(w.t.Context()))(w.t)
+	conn := require.Get(w.db.Conn(w.t.Context()))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	run := func(statements ...string) {
 		w.t.Helper()
@@ -244,7 +245,7 @@ func (w *world) lockStock() (free func()) {
 // store is the log and the letters as a command has them, until the test ends.
 func (w *world) store(o dedup.OpenOptions) *store.Store {
 	w.t.Helper()
-	s := must(store.Open(w.t.Context(), store.Queue{Config: w.config().Config}, "test", o))(w.t)
+	s := require.Get(store.Open(w.t.Context(), store.Queue{Config: w.config().Config}, "test", o))(w.t)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -330,7 +331,7 @@ func (w *world) command(args ...string) *program.Process {
 
 func (w *world) startProcess(o program.Options) *program.Process {
 	w.t.Helper()
-	p := must(program.Start(o))(w.t)
+	p := require.Get(program.Start(o))(w.t)
 	w.t.Cleanup(func() {
 		if err := p.Kill(); err != nil {
 			w.t.Error(err)
@@ -342,7 +343,7 @@ func (w *world) startProcess(o program.Options) *program.Process {
 // child starts this test binary as a daemon that a variable of the environment makes die or hang; see TestMain.
 func (w *world) child(variable string, more ...string) *program.Process {
 	w.t.Helper()
-	executable := must(os.Executable())(w.t)
+	executable := require.Get(os.Executable())(w.t)
 	return w.startProcess(program.Options{
 		Path: executable, Env: append(append(w.environ(), more...), variable), Log: w.logs,
 	})
@@ -351,7 +352,7 @@ func (w *world) child(variable string, more ...string) *program.Process {
 // kill ends a daemon with SIGKILL.
 func (w *world) kill(p *program.Process) {
 	w.t.Helper()
-	ok(w.t, p.Kill())
+	require.OK(w.t, p.Kill())
 }
 
 // killed is the exit code of a process that has got SIGKILL.
@@ -370,7 +371,7 @@ func (w *world) exits(p *program.Process, want int, within time.Duration) {
 // metrics are what a daemon counts.
 func (w *world) metrics(p *program.Process) program.Metrics {
 	w.t.Helper()
-	metrics := must(p.Metrics(w.t.Context()))(w.t)
+	metrics := require.Get(p.Metrics(w.t.Context()))(w.t)
 	return metrics
 }
 
@@ -450,7 +451,7 @@ func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, hel
 
 func (w *world) signal(p *program.Process, s syscall.Signal) {
 	w.t.Helper()
-	ok(w.t, p.Signal(s))
+	require.OK(w.t, p.Signal(s))
 }
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -458,9 +459,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		ok(t, os.WriteFile(path, []byte(got), 0o600))
+		require.OK(t, os.WriteFile(path, []byte(got), 0o600))
 	}
-	want := must(os.ReadFile(path))(t)
+	want := require.Get(os.ReadFile(path))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
 	}
@@ -482,23 +483,6 @@ func is[T comparable](w *world, what string, got, want T) {
 	w.t.Helper()
 	if got != want {
 		w.t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
-// ok ends a test whose arrangement failed.
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must is ok for what also returns a value.
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		ok(t, err)
-		return v
 	}
 }
 

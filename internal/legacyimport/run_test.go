@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -75,15 +76,11 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 	w.old("replayed, and done there", 1)
 	discarded := w.read("discarded")
 	entry := dedup.Entry{Identity: discarded.Identity}
-	if err := w.records.Discard(t.Context(), discarded, entry, "ann", "x"); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.records.Discard(t.Context(), discarded, entry, "ann", "x"))
 	for _, key := range []string{"replayed", "replayed, and done there"} {
 		row := w.read(key)
-		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
-			dedup.ReplayNote{By: "ann", Token: "replay/1"}); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: "ann", Token: "replay/1"}))(t)
 	}
 	third := map[Kind]int{Success: 1, Open: 1, Settled: 1, Renewed: 1, There: 1, Ours: 2, UnderWay: 1, WentBack: 1}
 	w.o.DryRun = true
@@ -127,10 +124,7 @@ func TestOddRowsHaveAMeaning(t *testing.T) {
 		" msg_body LONGTEXT, consumer_status VARCHAR(10), consumer_times BIGINT, consumer_timestamp DATETIME,"+
 		" remark TEXT) ENGINE=InnoDB CHARSET=utf8mb4")
 	w.o.Zone = time.FixedZone("east", 8*3600)
-	insert, err := os.ReadFile("testdata/odd.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	insert := require.Get(os.ReadFile("testdata/odd.sql"))(t)
 	w.exec(string(insert))
 	var got strings.Builder
 	for range 2 {
@@ -383,14 +377,10 @@ func TestManyRowsAreReadOnce(t *testing.T) {
 		for counters.Next() {
 			var name string
 			var n int
-			if err := counters.Scan(&name, &n); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, counters.Scan(&name, &n))
 			rows += n
 		}
-		if err := counters.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, counters.Err())
 		return rows
 	}
 	before, began := read(), time.Now()

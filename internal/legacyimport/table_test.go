@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestParseTableReadsOneNameOrTwo(t *testing.T) {
@@ -60,10 +62,7 @@ var collation = regexp.MustCompile(`is utf8mb4_\w+:`)
 // and a row of each, testdata/shapes.golden the notes, what is odd, and our row. -update rewrites that.
 func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/shapes.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile("testdata/shapes.sql"))(t)
 	var got strings.Builder
 	for _, shape := range strings.Split(string(text), "-- ")[1:] {
 		name, statements, _ := strings.Cut(shape, "\n")
@@ -90,9 +89,7 @@ func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {
 	w, elsewhere := newWorld(t, ""), newWorld(t, classicTable)
 	elsewhere.old("k", 1)
 	var database string
-	if err := elsewhere.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&database); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, elsewhere.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&database))
 	w.o.From = database + ".trade_mq_consumer_log"
 	w.want("the pass", w.run(), map[Kind]int{Success: 1})
 }

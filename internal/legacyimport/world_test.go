@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,9 +46,7 @@ func newWorld(t testing.TB, create string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
 	if pool, err := db.DB(); err != nil || pool.Close() != nil {
 		t.Fatal("close the pool", err)
 	}
@@ -65,16 +64,11 @@ func openWorld(t testing.TB, dsn string) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, dsn: dsn}
-	if w.db, err = db.DB(); err != nil {
-		t.Fatal(err)
-	}
+	w.db = require.Get(db.DB())(t)
 	t.Cleanup(func() { w.db.Close() })
-	w.records, err = dedup.NewLog(db, dedup.LogOptions{
+	w.records = require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Minute}, MaxAttempts: MaxTimes,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	w.o = Options{
 		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann",
 		quiet:  time.Millisecond,
@@ -102,21 +96,14 @@ func (w *world) number(text string, args ...any) (n int) {
 // texts are the rows of a query of one column.
 func (w *world) texts(query string) (all []string) {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), query)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rows := require.Get(w.db.QueryContext(w.t.Context(), query))(w.t)
 	defer rows.Close()
 	for rows.Next() {
 		var text string
-		if err := rows.Scan(&text); err != nil {
-			w.t.Fatal(err)
-		}
+		require.OK(w.t, rows.Scan(&text))
 		all = append(all, text)
 	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, rows.Err())
 	return all
 }
 
@@ -125,14 +112,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(path, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := require.Get(os.ReadFile(path))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
 	}
@@ -173,19 +155,13 @@ func (w *world) fill(n int) {
 
 func (w *world) run() Report {
 	w.t.Helper()
-	r, err := Run(w.t.Context(), w.o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	r := require.Get(Run(w.t.Context(), w.o))(w.t)
 	return r
 }
 
 func (w *world) read(key string) dedup.Row {
 	w.t.Helper()
-	row, err := w.records.Read(w.t.Context(), dedup.Identity{Group: group, Tag: "stock.rollback", Key: key})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	row := require.Get(w.records.Read(w.t.Context(), dedup.Identity{Group: group, Tag: "stock.rollback", Key: key}))(w.t)
 	return row
 }
 
@@ -210,9 +186,6 @@ func big() int {
 // doubts are what a daemon would be told of the old table.
 func (w *world) doubts() []Doubt {
 	w.t.Helper()
-	d, err := Doubts(w.t.Context(), w.records, w.db, group, time.Minute)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	d := require.Get(Doubts(w.t.Context(), w.records, w.db, group, time.Minute))(w.t)
 	return d
 }

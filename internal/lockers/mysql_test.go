@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -21,10 +22,7 @@ import (
 func openLock(t *testing.T, s lockers.Servers, o lock.Options) *lockers.Lock {
 	t.Helper()
 	s.Name = "rollbackd test"
-	l, err := lockers.Open(t.Context(), s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Get(lockers.Open(t.Context(), s, o))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -53,15 +51,10 @@ func newMySQLBackend(t *testing.T) mysqlBackend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { _ = pool.Close() })
 	tables := []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Extra: tables}); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Extra: tables}))
 	return mysqlBackend{dsn, stack.Proxy(t, stack.Addr(t, dsn)), pool}
 }
 
@@ -93,9 +86,7 @@ func (b mysqlBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "loc
 func (b mysqlBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
 	const statement = "REPLACE INTO rollbackd_lock VALUES (?, ?, '9999-12-31')"
-	if _, err := b.db.ExecContext(t.Context(), statement, name.String(), value); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(b.db.ExecContext(t.Context(), statement, name.String(), value))(t)
 }
 
 func (b mysqlBackend) Stop(*testing.T) {
@@ -119,9 +110,7 @@ func newMySQLWorld(t *testing.T) (*locktest.World, mysqlBackend) {
 func (b mysqlBackend) rows(t *testing.T) (n int) {
 	t.Helper()
 	const statement = "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'"
-	if err := b.db.QueryRowContext(t.Context(), statement).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, b.db.QueryRowContext(t.Context(), statement).Scan(&n))
 	return n
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -63,10 +64,7 @@ func (b redlockBackend) Open(t *testing.T, o lock.Options) lock.Locker {
 func (b redlockBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
 	t.Helper()
 	wire := stack.Proxy(t, b.servers[0].Addr())
-	u, err := url.Parse(b.servers[0].URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := require.Get(url.Parse(b.servers[0].URL()))(t)
 	u.Host = wire.Addr
 	lose, lost := wire.Losing("rollbackd:")
 	return b.open(t, o, u.String()), lose, lost
@@ -83,9 +81,7 @@ func (b redlockBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "l
 func (b redlockBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
 	for _, admin := range b.admins {
-		if err := admin.Set(t.Context(), name.String(), value, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, admin.Set(t.Context(), name.String(), value, 0).Err())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -200,10 +201,7 @@ func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 // the lock, and what was answered is not taken for the length of an answer.
 func TestWhatIsNoZooKeeperIsGoneWithout(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -156,7 +157,7 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 	w.exec("CREATE TABLE child (id INT PRIMARY KEY, x INT, FOREIGN KEY (x) REFERENCES x (id))")
 	w.exec("INSERT INTO x (id, n, j) VALUES (1, 1, 0), (2, 2, 0)")
 	var most int // 16 MiB on MariaDB, 64 MiB on MySQL
-	must(t, w.pool.QueryRow("SELECT @@max_allowed_packet").Scan(&most))
+	require.OK(t, w.pool.QueryRow("SELECT @@max_allowed_packet").Scan(&most))
 	w.exec("CREATE PROCEDURE say() SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
 	for _, c := range []struct {
 		name, text string
@@ -196,10 +197,8 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	w.exec("INSERT INTO x VALUES (1, 0), (2, 0)")
 	begin := func(first int) *sql.Tx {
 		tx, err := pool.BeginTx(t.Context(), nil)
-		must(t, err)
-		if _, err := tx.Exec("UPDATE x SET n = n + 1 WHERE id = ?", first); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, err)
+		require.Get(tx.Exec("UPDATE x SET n = n + 1 WHERE id = ?", first))(t)
 		return tx
 	}
 	a, b := begin(1), begin(2)

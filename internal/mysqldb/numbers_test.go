@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestEachNumberIsListedOnce(t *testing.T) {
@@ -35,7 +37,7 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 	w := newWorld(t)
 	w.exec("CREATE PROCEDURE say(n INT) SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = n")
 	var isMariaDB bool
-	must(t, w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB))
+	require.OK(t, w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB))
 	for _, c := range []struct {
 		number           uint16
 		onMySQL, onMaria Fault

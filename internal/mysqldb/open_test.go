@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -22,7 +23,7 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	db, warnings, err := Open(t.Context(), dsn+separator(dsn)+contrary, Options{
 		Program: "rollbackd run host/1", LockWait: 3 * time.Second, Idle: 5500 * time.Millisecond, MaxOpen: 7,
 	})
-	must(t, err)
+	require.OK(t, err)
 	pool := poolOf(t, db)
 	defer pool.Close()
 
@@ -36,11 +37,9 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	}
 	var zone, program string
 	var wait, tableWait, silent, reading, writing int // the other variables are looked at beside a contrary server
-	if err := pool.QueryRow("SELECT @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@wait_timeout, "+
+	require.OK(t, pool.QueryRow("SELECT @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@wait_timeout, "+
 		"@@net_read_timeout, @@net_write_timeout").
-		Scan(&zone, &wait, &tableWait, &silent, &reading, &writing); err != nil {
-		t.Fatal(err)
-	}
+		Scan(&zone, &wait, &tableWait, &silent, &reading, &writing))
 	if silent != 9 || reading != 9 || writing != 9 {
 		t.Errorf("the server waits for the client for %d, %d and %d s, want Idle and 3 s more, in whole seconds: 9", silent,
 			reading, writing)
@@ -73,12 +72,10 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 	dsn := stack.MySQL(t)
 	pool := poolOf(t, open(t, dsn+separator(dsn)+"clientFoundRows=true"))
 	for _, text := range []string{"CREATE TABLE x (a INT)", "INSERT INTO x VALUES (1)"} {
-		if _, err := pool.Exec(text); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(pool.Exec(text))(t)
 	}
 	res, err := pool.Exec("UPDATE x SET a = 1 WHERE a = 1")
-	must(t, err)
+	require.OK(t, err)
 	if n, err := res.RowsAffected(); n != 0 || err != nil {
 		t.Errorf("%d rows, %v, want none", n, err)
 	}
@@ -108,13 +105,11 @@ func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
 
 func TestOpenDoesNotDial(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	require.OK(t, err)
 	defer listener.Close()
 	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
-	if _, err := db.DB(); err != nil {
-		t.Fatal(err)
-	}
-	must(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(50*time.Millisecond)))
+	require.Get(db.DB())(t)
+	require.OK(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(50*time.Millisecond)))
 	if conn, err := listener.Accept(); err == nil {
 		conn.Close()
 		t.Error("Open dialled")
@@ -146,7 +141,7 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 	pool := poolOf(t, openWith(t, proxy.Through(dsn), Options{
 		LockWait: time.Second, ReadTimeout: 1100 * time.Millisecond, DialTimeout: time.Second,
 	}))
-	must(t, pool.Ping())
+	require.OK(t, pool.Ping())
 	proxy.Hold(true)
 	defer proxy.Hold(false)
 	started := time.Now()
@@ -216,15 +211,11 @@ func separator(dsn string) string {
 // prepared counts the prepared statements of a session that has run one with an argument.
 func prepared(t *testing.T, pool *sql.DB) (n int) {
 	conn, err := pool.Conn(t.Context())
-	must(t, err)
+	require.OK(t, err)
 	defer conn.Close()
-	if _, err := conn.ExecContext(t.Context(), "DO ?", 1); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(conn.ExecContext(t.Context(), "DO ?", 1))(t)
 	var name string
-	if err := conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name,
-		&n); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name,
+		&n))
 	return n
 }

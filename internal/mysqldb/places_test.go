@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -85,19 +86,17 @@ func writePlaces(t *testing.T, from sayer, places map[uint16]place) {
 		p := places[n]
 		fmt.Fprintf(&b, "%d %s %s %s\n", p.number, p.names, p.state, p.fault)
 	}
-	must(t, os.WriteFile(golden(from), b.Bytes(), 0o600))
+	require.OK(t, os.WriteFile(golden(from), b.Bytes(), 0o600))
 }
 
 // A later release has errors that nobody has looked at: the test fails on it, and -update adds them.
 func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	w := newWorld(t)
 	conn, err := w.pool.Conn(t.Context())
-	must(t, err)
+	require.OK(t, err)
 	defer conn.Close()
 	var from sayer
-	if err := conn.Raw(func(raw any) error { from = raw.(*watchedConn).from; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, conn.Raw(func(raw any) error { from = raw.(*watchedConn).from; return nil }))
 	known := w.errorsOfMySQL
 	if from == mariaDB {
 		known = w.errorsOfMariaDB
@@ -130,18 +129,13 @@ func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 
 func (w *world) errorsOfMySQL() (all []place) {
 	w.t.Helper()
-	rows, err := w.pool.Query("SELECT error_number, error_name, sql_state FROM " +
+	rows := require.Get(w.pool.Query("SELECT error_number, error_name, sql_state FROM " +
 		"performance_schema.events_errors_summary_global_by_error WHERE error_number BETWEEN 1 AND " +
-		strconv.Itoa(mostForClients))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+		strconv.Itoa(mostForClients)))(w.t)
 	defer rows.Close()
 	for rows.Next() {
 		var p place
-		if err := rows.Scan(&p.number, &p.names, &p.state); err != nil {
-			w.t.Fatal(err)
-		}
+		require.OK(w.t, rows.Scan(&p.number, &p.names, &p.state))
 		all = append(all, p)
 	}
 	if err := rows.Err(); err != nil || len(all) < 1000 {
@@ -169,10 +163,7 @@ func (w *world) errorsOfMariaDB() (all []place) {
 	}
 	text, _ := cmd.Output() // it fails for the numbers that are no errors
 	for _, m := range perrorLine.FindAllStringSubmatch(string(text), -1) {
-		n, err := strconv.ParseUint(m[1], 10, 16)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		n := require.Get(strconv.ParseUint(m[1], 10, 16))(w.t)
 		if name := m[2]; !strings.HasPrefix(name, "ER_UNUSED_") && !strings.HasPrefix(name, "ER_MYSQL_") {
 			all = append(all, place{number: uint16(n), names: name, state: "HY000"})
 		}

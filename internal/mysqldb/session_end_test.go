@@ -3,6 +3,7 @@ package mysqldb
 import (
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -16,9 +17,9 @@ func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 		tx, id := one.tx, one.id
 		var fresh int
 		const question = "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
-		must(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
+		require.OK(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
 		_, failed := tx.ExecContext(LastUse(t.Context()), text)
-		must(t, tx.Commit())
+		require.OK(t, tx.Commit())
 		if used[id] || fresh != 1 {
 			t.Errorf("before %q (%v): connection %d is lent again, or its session is not as it should be", text, failed, id)
 		}
@@ -51,9 +52,7 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 	} {
 		tx := w.begin(w.pool).tx
 		for _, text := range []string{"SAVEPOINT a", "INSERT INTO own VALUES (7, 7)"} {
-			if _, err := tx.ExecContext(t.Context(), text); err != nil {
-				t.Fatal(err)
-			}
+			require.Get(tx.ExecContext(t.Context(), text))(t)
 		}
 		_, failed := tx.ExecContext(t.Context(), text)
 		if failed == nil || Repeats(failed) != repeats {
@@ -69,6 +68,6 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); !NoSavepoint(err) {
 			t.Errorf("a savepoint that is gone: %v", err)
 		}
-		must(t, tx.Rollback())
+		require.OK(t, tx.Rollback())
 	}
 }

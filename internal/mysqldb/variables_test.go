@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -135,11 +136,11 @@ func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 	rows, err := pool.QueryContext(t.Context(), "SELECT LOWER(variable_name) FROM "+
 		"/*M! information_schema.system_variables *//*!80000 performance_schema.variables_metadata */ "+
 		"WHERE variable_scope LIKE 'SESSION%' ORDER BY 1")
-	must(t, err)
+	require.OK(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var name string
-		must(t, rows.Scan(&name))
+		require.OK(t, rows.Scan(&name))
 		names = append(names, name)
 	}
 	if err := rows.Err(); err != nil || len(names) < 100 {

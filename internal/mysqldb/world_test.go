@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,7 +46,7 @@ func open(t testing.TB, dsn string) *gorm.DB {
 func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
 	t.Helper()
 	db, _, err := Open(t.Context(), dsn, o)
-	must(t, err)
+	require.OK(t, err)
 	pool := poolOf(t, db)
 	t.Cleanup(func() { pool.Close() })
 	return db
@@ -54,7 +55,7 @@ func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
 func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 	t.Helper()
 	pool, err := db.DB()
-	must(t, err)
+	require.OK(t, err)
 	return pool
 }
 
@@ -62,12 +63,5 @@ func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || (want == nil && err != nil) {
 		t.Errorf("%s = %v, want %v", what, err, want)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -18,20 +19,12 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	defer pool.Close()
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
-		t.Fatal(err)
-	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
+	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
+	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	reg := prometheus.NewRegistry()
 	registered := &registry{Registerer: reg}
 	g := newFigures(0, deadletter.CompensateOptions{}, registered)
@@ -40,10 +33,7 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	}
 	gathered := func() map[string]float64 {
 		t.Helper()
-		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		families := require.Get(reg.Gather())(t)
 		got := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
@@ -59,9 +49,7 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	}
 	figures := func() map[string]float64 {
 		t.Helper()
-		if err := g.look(t.Context(), records, func(context.Context, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
 		return gathered()
 	}
 	want := func(got map[string]float64, want map[string]float64) {
@@ -85,13 +73,11 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	// given rows of all states
 	for i, row := range []struct{ status, minutes int }{{0, 10}, {0, 20}, {1, 999}, {2, 30}, {3, 100}, {3, 200},
 		{4, 999}} {
-		if _, err := pool.ExecContext(t.Context(),
+		require.Get(pool.ExecContext(t.Context(),
 			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
 				created_at)
 			VALUES ('g', 't', ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))`, i, row.status,
-			row.minutes); err != nil {
-			t.Fatal(err)
-		}
+			row.minutes))(t)
 	}
 	got := figures()
 	want(got, map[string]float64{

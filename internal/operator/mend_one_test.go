@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // compare is what a page asks for, as it is read from where it was written down.
@@ -216,11 +217,9 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	for n := range 2 { // the second process dies there too
 		row, err := w.Records.Read(t.Context(), k)
 		w.Must(err)
-		if _, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
+		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
 			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	if done, err := o.Mend(t.Context(), found); err != nil || !done.Mended || done.Failure != "" {
 		t.Errorf("%+v, %v", done, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testing.T) {
@@ -22,10 +23,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 	for name, issued := range map[string]bool{"an Idempotency-Key": false, "the token of a form": true} {
 		key, hash := "key-1", sha256.Sum256([]byte(name))
 		if issued {
-			var err error
-			if key, err = w.desk.Issue(t.Context(), anna); err != nil {
-				t.Fatal(err)
-			}
+			key = require.Get(w.desk.Issue(t.Context(), anna))(t)
 		}
 		before := w.Number("SELECT COUNT(*) FROM consumer_log_act")
 		var mu sync.Mutex

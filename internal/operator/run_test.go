@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *testing.T) {
@@ -103,11 +104,9 @@ func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
 	rows, err := w.Records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-00003"}})
 	w.Must(err)
 	for _, row := range rows {
-		if _, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
+		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
 			By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	w.consumes(nil)
 	w.daemon()

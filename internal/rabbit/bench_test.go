@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -31,25 +32,15 @@ func BenchmarkCollect(b *testing.B) {
 			}
 		}
 	}
-	c, err := rabbit.Dial(b.Context(), cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := require.Get(rabbit.Dial(b.Context(), cfg))(b)
 	defer c.Close() //nolint:errcheck // nothing is left to lose
-	s, err := c.Consume(b.Context(), q, "bench", 2000)
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := require.Get(c.Consume(b.Context(), q, "bench", 2000))(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 	var buf []rabbit.Delivery
 	for n := 0; n < b.N; n += len(buf) {
-		if buf, err = s.Collect(b.Context(), min(500, b.N-n), 0, buf); err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
-			b.Fatal(err)
-		}
+		buf = require.Get(s.Collect(b.Context(), min(500, b.N-n), 0, buf))(b)
+		require.OK(b, s.Ack(buf[len(buf)-1].Tag, true))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -30,7 +31,7 @@ func publishSizes(t *testing.T, p *rabbit.Publisher, queue, prefix string, sizes
 	batch := make([]rabbit.Publishing, 0, len(sizes))
 	flush := func() {
 		for _, err := range p.Publish(within(t), batch) {
-			ok(t, err)
+			require.OK(t, err)
 		}
 		batch = batch[:0]
 	}
@@ -81,7 +82,7 @@ func (m taken) work(t *testing.T, s *rabbit.Subscription, n, size int) {
 			}
 			m[d.MessageID] = max(m[d.MessageID], timesCame(d))
 		}
-		ok(t, s.Ack(buf[len(buf)-1].Tag, true))
+		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
 	}
 }
 
@@ -140,7 +141,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	budget := budgeted(t, b, 2*share, 2)
 	s := consume(t, budget, q, 1500)
 	other, err := budget.Consume(t.Context(), q, rabbit.ConsumerTag(2), 1500)
-	ok(t, err)
+	require.OK(t, err)
 	both := []*rabbit.Subscription{s, other}
 	poll.Until(t, "all small ones are settled, and the windows are wide", func() bool {
 		for _, s := range both {
@@ -187,7 +188,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 		return s.Acked()+other.Acked() >= small+large && b.Depth(q) == 0 && b.Unacked(q) == 0
 	})
 	for _, s := range both {
-		ok(t, s.Cancel(t.Context()))
+		require.OK(t, s.Cancel(t.Context()))
 	}
 	again := 0
 	for range 2 {
@@ -216,7 +217,7 @@ func ackSome(t *testing.T, s *rabbit.Subscription) {
 		if err != nil {
 			return
 		}
-		ok(t, s.Ack(got[len(got)-1].Tag, true))
+		require.OK(t, s.Ack(got[len(got)-1].Tag, true))
 	}
 }
 
@@ -245,7 +246,7 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 		if huge > 1 || rabbit.Held(s) > share {
 			t.Errorf("%d huge ones at once, and %d bytes beside, want one and a share of %d", huge, rabbit.Held(s), share)
 		}
-		ok(t, s.Ack(buf[len(buf)-1].Tag, true))
+		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
 	}
 	if len(sizes) != 2 || sizes[size] != 3 || sizes[100] != 20 {
 		t.Errorf("bodies by size: %v, want three huge and twenty small ones", sizes)
@@ -297,7 +298,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); !errors.Is(err, rabbit.ErrNoRoom) {
 		t.Errorf("asked again: %v, want ErrNoRoom", err)
 	}
-	ok(t, s.Ack(held[len(held)-1].Tag, true))
+	require.OK(t, s.Ack(held[len(held)-1].Tag, true))
 	if !s.HasRoom() {
 		t.Error("nothing is in hand, and it says that it has no room")
 	}
@@ -307,7 +308,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 		if errors.Is(err, rabbit.ErrNoRoom) && more > 0 {
 			break
 		}
-		ok(t, err)
+		require.OK(t, err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Rest(within(t), time.Hour) }() // joined below
@@ -343,7 +344,7 @@ func TestHeadersWeighWhatTheyTakeInMemory(t *testing.T) {
 			p := publisher(t, config(b.URL))
 			for range n {
 				m := rabbit.Message{Headers: headers, DeliveryMode: rabbit.Persistent}
-				ok(t, p.Publish(within(t), []rabbit.Publishing{{Key: q, Message: m}})[0])
+				require.OK(t, p.Publish(within(t), []rabbit.Publishing{{Key: q, Message: m}})[0])
 			}
 			conn := budgeted(t, b, 1<<30, 1)
 			before := heap()
@@ -380,21 +381,18 @@ func TestACancelBetweenTwoConsumersLosesNoAck(t *testing.T) {
 	acked := 0
 	for !rabbit.Retired(s) || len(held) < 200 {
 		for _, d := range held {
-			ok(t, s.Ack(d.Tag, false))
+			require.OK(t, s.Ack(d.Tag, false))
 		}
 		if acked += len(held); acked == n {
 			t.Fatal("all came, and no window of 200 or more became a wider one")
 		}
-		var err error
-		if held, err = s.Collect(within(t), 4000, 200*time.Millisecond, held); err != nil {
-			t.Fatal(err)
-		}
+		held = require.Get(s.Collect(within(t), 4000, 200*time.Millisecond, held))(t)
 	}
 	for _, d := range held {
-		ok(t, s.Ack(d.Tag, false))
+		require.OK(t, s.Ack(d.Tag, false))
 	}
 	acked += len(held)
-	ok(t, errors.Join(s.Cancel(within(t)), s.Close()))
+	require.OK(t, errors.Join(s.Cancel(within(t)), s.Close()))
 	poll.Until(t, "nothing is in anybody's hands", func() bool { return b.Unacked(q) == 0 })
 	poll.Until(t, "the rest is back", func() bool { return b.Depth(q) >= n-acked })
 	if more := b.Depth(q) - (n - acked); more != 0 {

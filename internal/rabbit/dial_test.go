@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -20,7 +21,7 @@ const secret = "s3cr3t"
 func deaf(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	require.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() }) // the kernel's backlog takes the connections
 	return l.Addr().String()
 }
@@ -35,11 +36,11 @@ func TestDialTriesTheNextURL(t *testing.T) {
 	cfg.DialTimeout = 2 * time.Second
 	for range 5 { // the first one is chosen at random
 		c, err := rabbit.Dial(t.Context(), cfg)
-		ok(t, err)
+		require.OK(t, err)
 		if c.Where() != rabbit.Where(b.URL) || c.ServerVersion() == "" {
 			t.Errorf("connected to %s, version %q", c.Where(), c.ServerVersion())
 		}
-		ok(t, c.Close())
+		require.OK(t, c.Close())
 		if err := c.Close(); err != nil {
 			t.Errorf("second Close: %v", err)
 		}
@@ -71,7 +72,7 @@ func TestWrongPasswordIsNotShown(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	u, err := url.Parse(b.URL)
-	ok(t, err)
+	require.OK(t, err)
 	u.User = url.UserPassword("nobody", secret+"@/")
 	_, err = rabbit.Dial(t.Context(), config(u.String()))
 	if err == nil || strings.Contains(err.Error(), secret) ||

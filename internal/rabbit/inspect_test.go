@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -16,7 +17,7 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 	inspect := func() map[string]rabbit.Inspection {
 		t.Helper()
 		all, err := rabbit.Inspect(t.Context(), c, topo)
-		ok(t, err)
+		require.OK(t, err)
 		found := map[string]rabbit.Inspection{}
 		for _, one := range all {
 			found[one.Queue] = one // the exchange under ""

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // The ledger agrees with a plain set of tags, whatever is settled in whatever order.
@@ -58,9 +60,7 @@ func TestLedgerStaysSmallBehindADeliveryThatIsHeld(t *testing.T) {
 			t.Fatalf("settling what is not handed out: %v", err)
 		}
 		l.hand(tag)
-		if _, err := l.settle(tag, false); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(l.settle(tag, false))(t)
 	}
 	if len(l.open) > 2 {
 		t.Errorf("%d entries, want 2 at most", len(l.open))

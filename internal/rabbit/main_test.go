@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -29,9 +30,9 @@ func dial(t *testing.T, url string) *rabbit.Conn {
 func dialWith(t *testing.T, cfg rabbit.Config) *rabbit.Conn {
 	t.Helper()
 	c, err := rabbit.Dial(t.Context(), cfg)
-	ok(t, err)
+	require.OK(t, err)
 	t.Cleanup(func() {
-		ok(t, c.Close())
+		require.OK(t, c.Close())
 	})
 	return c
 }
@@ -56,7 +57,7 @@ func fresh(t *testing.T) (b *stack.Broker, q string) {
 func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
 	t.Helper()
 	s, err := c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch)
-	ok(t, err)
+	require.OK(t, err)
 	return s
 }
 
@@ -116,12 +117,4 @@ func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// ok ends the test on an error.
-func ok(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
 }

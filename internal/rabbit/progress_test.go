@@ -7,6 +7,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -16,14 +17,14 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
 	u, err := url.Parse(b.URL)
-	ok(t, err)
+	require.OK(t, err)
 	line := stack.Proxy(t, u.Host)
 	cfg := config(line.Through(b.URL))
 	cfg.Heartbeat = time.Second // the client waits three of them
 	const share, large, rate = 1 << 20, 8 << 20, 1 << 20
 	cfg.Budget = rabbit.NewBudget(share, 1)
 	c, err := rabbit.Dial(t.Context(), cfg)
-	ok(t, err)
+	require.OK(t, err)
 	defer c.Close() //nolint:errcheck // the test says what it wants of it
 	p := publisher(t, config(b.URL))
 	s := consume(t, c, q, 100)
@@ -45,7 +46,7 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	if err := c.Err(); err != nil {
 		t.Fatalf("after %d bytes the connection was over: %v", line.Carried()-before, err)
 	}
-	ok(t, s.Ack(first.Tag, false))
+	require.OK(t, s.Ack(first.Tag, false))
 	if got := collect(t, s, 1)[0]; len(got.Body) != large {
 		t.Errorf("a body of %d bytes came again, want %d", len(got.Body), large)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -208,7 +209,7 @@ func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
 		})
 	}
 	poll.Until(t, "some confirmed", func() bool { mu.Lock(); defer mu.Unlock(); return confirmed > 8 })
-	ok(t, p.Close(t.Context()))
+	require.OK(t, p.Close(t.Context()))
 	wg.Wait()
 	if n := b.Depth(q); n != confirmed || confirmed+refused != 160 {
 		t.Errorf("%d in the queue, %d confirmed, %d refused", n, confirmed, refused)
@@ -228,13 +229,13 @@ func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server)
 	p := publisher(t, cfg)
 	publishN(t, publisher(t, config(b.URL)), q, 100) // a second is little for a machine that has much to do
 	c, err := rabbit.Dial(t.Context(), cfg)
-	ok(t, err)
+	require.OK(t, err)
 	sub := consume(t, c, q, 100)
 	d := collect(t, sub, 100)
 	acking, err := rabbit.Dial(t.Context(), cfg)
-	ok(t, err)
+	require.OK(t, err)
 	full := consume(t, acking, q, 1)
-	ok(t, s.Freeze())
+	require.OK(t, s.Freeze())
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range 4 {
@@ -273,7 +274,7 @@ func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server)
 	if took := time.Since(start); took > 12*time.Second { // four publishers, each with a dial of its own
 		t.Errorf("it took %v", took)
 	}
-	ok(t, s.Thaw())
+	require.OK(t, s.Thaw())
 	poll.Until(t, "published again", func() bool {
 		return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil
 	})

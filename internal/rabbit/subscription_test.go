@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -39,7 +40,7 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 		"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil},
 	})
 	ours.UserID, ours.Expiration, ours.DeliveryMode = "somebody", "rubbish", rabbit.Transient
-	ok(t, publisher(t, config(b.URL)).Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: ours}})...)
+	require.OK(t, publisher(t, config(b.URL)).Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: ours}})...)
 	want := everything(rabbit.Table{"int": int64(1 << 40), "map": rabbit.Table{"a": int64(1)},
 		"list": []any{rabbit.Table{}, []byte{1}, nil}})
 	c := dial(t, b.URL)
@@ -49,7 +50,7 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 			t.Errorf("delivery = %+v (-want +got):\n%s", d, diff)
 		}
 	}
-	ok(t, c.Close()) // before they were settled
+	require.OK(t, c.Close()) // before they were settled
 	again := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
 	if !again.Redelivered || again.Count != 1 {
 		t.Errorf("again: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
@@ -69,7 +70,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 		t.Errorf("first delivery: Count %d, want 0", d.Count)
 	}
 	// given back, which RabbitMQ 4.3 does not count, and writes nothing over the forged count for
-	ok(t, s.Requeue(d.Tag, false))
+	require.OK(t, s.Requeue(d.Tag, false))
 	if again := collect(t, s, 1)[0]; again.Count > 1 {
 		t.Errorf("second delivery: Count %d, want 1 at most", again.Count)
 	}
@@ -153,7 +154,7 @@ func TestPrefetchIsCheckedAndHolds(t *testing.T) {
 	if _, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a third delivery with prefetch 2: %v", err)
 	}
-	ok(t, s.Ack(got[1].Tag, true))
+	require.OK(t, s.Ack(got[1].Tag, true))
 	collect(t, s, 2)
 }
 
@@ -165,7 +166,7 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	d := collect(t, s, 6)
 	mustAck := func(tag uint64, multiple bool) {
 		t.Helper()
-		ok(t, s.Ack(tag, multiple))
+		require.OK(t, s.Ack(tag, multiple))
 	}
 	mustAck(d[1].Tag, false)
 	mustAck(d[3].Tag, false)
@@ -179,7 +180,7 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 		t.Errorf("requeue of an acked one: %v", err)
 	}
 	mustAck(d[5].Tag, true)
-	ok(t, s.Close())
+	require.OK(t, s.Close())
 	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
 }
 
@@ -210,13 +211,13 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 			return some
 		}
 		for _, tag := range some(tc.before) {
-			ok(t, s.Ack(tag, false))
+			require.OK(t, s.Ack(tag, false))
 		}
-		ok(t, s.AckAll(some(tc.ack)))
+		require.OK(t, s.AckAll(some(tc.ack)))
 		if have := s.Acked(); have != uint64(len(tc.before)+len(tc.ack)) {
 			t.Errorf("%s: %d deliveries count as acked, want %d", name, have, len(tc.before)+len(tc.ack))
 		}
-		ok(t, s.Close())
+		require.OK(t, s.Close())
 		poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
 		for _, i := range tc.left {
 			if m, ok := b.Get(q); !ok || m.MessageId != fmt.Sprint(i) {
@@ -233,14 +234,14 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 	s := consume(t, dial(t, b.URL), q, 3)
 	first := collect(t, s, 1)
 	poll.Until(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
-	ok(t, s.Cancel(t.Context()))
-	ok(t, s.Ack(first[0].Tag, false))
+	require.OK(t, s.Cancel(t.Context()))
+	require.OK(t, s.Ack(first[0].Tag, false))
 	rest := collect(t, s, 2)
 	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) {
 		t.Fatalf("after the last delivery: %v; want ErrCancelled", err)
 	}
-	ok(t, s.Requeue(rest[1].Tag, true))
-	ok(t, errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()))
+	require.OK(t, s.Requeue(rest[1].Tag, true))
+	require.OK(t, errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()))
 	poll.Until(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
 }
 
@@ -252,7 +253,7 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	s, resting := consume(t, c, q, 1), consume(t, c, q, 2)
 	collect(t, s, 1)
 	collect(t, resting, 1) // another one waits to be collected
-	ok(t, resting.Rest(within(t), 0))
+	require.OK(t, resting.Rest(within(t), 0))
 	b.Delete(q)
 	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) {
 		t.Fatalf("Collect on a deleted queue: %v", err)
@@ -263,7 +264,7 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	if c.Err() != nil {
 		t.Errorf("the connection is over too: %v", c.Err())
 	}
-	ok(t, s.Close())
+	require.OK(t, s.Close())
 }
 
 func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
@@ -322,8 +323,8 @@ func TestDeliveriesCountWhenTheyCome(t *testing.T) {
 	if n := s.Came(); n != 3 {
 		t.Errorf("%d came, want 3", n)
 	}
-	ok(t, s.Requeue(all[2].Tag, false))
-	ok(t, s.Ack(all[1].Tag, true))
+	require.OK(t, s.Requeue(all[2].Tag, false))
+	require.OK(t, s.Ack(all[1].Tag, true))
 	collect(t, s, 1)
 	if came, acked := s.Came(), s.Acked(); came != 4 || acked != 2 {
 		t.Errorf("%d came and %d were acked, want 4 and 2", came, acked)

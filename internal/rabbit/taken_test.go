@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -49,7 +50,7 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 		}
 	}
 	found, err := rabbit.Inspect(t.Context(), c, topo)
-	ok(t, err)
+	require.OK(t, err)
 	for _, one := range found {
 		if one.Err != nil || one.Missing || one.Taken != (one.Queue == topo.Queue) || one.Queue == "" {
 			t.Errorf("inspected %+v", one)
@@ -106,7 +107,7 @@ func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) 
 		t.Errorf("without a policy: %+v, %v; want five things missing", before, err)
 	}
 	words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output()
-	ok(t, err)
+	require.OK(t, err)
 	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
 	if out, err := server.Ctl(args[1:]...); err != nil {
 		t.Fatalf("%q: %v, %s", args, err, out)
@@ -208,7 +209,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 	}))
 	defer api.Close()
 	u, err := url.Parse(api.URL + "/prefix/")
-	ok(t, err)
+	require.OK(t, err)
 	u.User = url.UserPassword("us/er", "hunter2?")
 	for _, tt := range []struct {
 		status     int

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -14,7 +15,7 @@ import (
 func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authority string) {
 	b := server.Broker(t)
 	u, err := url.Parse(b.URL)
-	ok(t, err)
+	require.OK(t, err)
 	u.Scheme, u.Host = "amqps", server.TLSAddr()
 	if _, err := rabbit.Dial(t.Context(), config(u.String())); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
@@ -25,7 +26,7 @@ func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authorit
 	q := b.Name("main")
 	b.DeclareQueue(q, quorum(nil))
 	m := stack.RawMessage{Key: q, MessageID: "id", Headers: stack.UnreadableHeaders("m")[0].Entries, Body: []byte("b")}
-	ok(t, dialRaw(t, b.URL).Publish(m))
+	require.OK(t, dialRaw(t, b.URL).Publish(m))
 	publishN(t, publisher(t, config(u.String())), q, 1)
 	got := collect(t, consume(t, c, q, 10), 2)
 	if _, ok := rabbit.ReadUnreadable(got[0].Headers); !ok || got[0].MessageID != "id" || got[1].MessageID != "0" {

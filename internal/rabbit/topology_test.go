@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,7 +46,7 @@ func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
 	good := rabbit.TopologyConfig{
 		Exchange: "e", Queue: "q", RoutingKeys: []string{"k"}, Delays: []time.Duration{time.Second},
 	}
-	ok(t, good.Validate())
+	require.OK(t, good.Validate())
 	for name, spoil := range map[string]func(*rabbit.TopologyConfig){
 		"no exchange":       func(c *rabbit.TopologyConfig) { c.Exchange = "" },
 		"no queue":          func(c *rabbit.TopologyConfig) { c.Queue = "" },
@@ -67,7 +68,7 @@ func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
 func declare(t *testing.T, c *rabbit.Conn, topo rabbit.TopologyConfig) {
 	t.Helper()
 	_, err := rabbit.Declare(t.Context(), c, topo)
-	ok(t, err)
+	require.OK(t, err)
 }
 
 func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
@@ -82,7 +83,7 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 		{Exchange: topo.Exchange, Key: "stock.other.key"},
 		{Key: rabbit.RetryQueue(topo.Queue, time.Second)},
 	} {
-		ok(t, p.Publish(t.Context(), []rabbit.Publishing{r})[0])
+		require.OK(t, p.Publish(t.Context(), []rabbit.Publishing{r})[0])
 	}
 	if err := p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "unbound"}})[0]; !errors.Is(err,
 		rabbit.ErrUnroutable) {
@@ -93,9 +94,9 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 	if got[2].Exchange != "" || got[2].RoutingKey != topo.Queue || got[2].Headers["x-death"] == nil {
 		t.Errorf("from the retry queue: %+v", got[2])
 	}
-	ok(t, s.Ack(got[2].Tag, true))
+	require.OK(t, s.Ack(got[2].Tag, true))
 	// Failed beyond the delivery limit of 200, a message lands in the backstop.
-	ok(t, s.Cancel(t.Context()))
+	require.OK(t, s.Cancel(t.Context()))
 	publishN(t, p, topo.Queue, 1)
 	b.Fail(topo.Queue, 201)
 	back := collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)[0]
@@ -165,7 +166,7 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	u, err := url.Parse(b.URL)
-	ok(t, err)
+	require.OK(t, err)
 	vhost := strings.TrimPrefix(u.Path, "/")
 	user := "worker-" + vhost
 	b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
@@ -182,7 +183,7 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	}
 	declare(t, dial(t, b.URL), topo)
 	warnings, err := rabbit.Declare(t.Context(), worker, topo)
-	ok(t, err)
+	require.OK(t, err)
 	for _, q := range topo.Queues() {
 		if !slices.ContainsFunc(warnings, func(w string) bool {
 			return strings.Contains(w, fmt.Sprintf("%q", q)) && strings.Contains(w, "arguments are unchecked")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // FuzzWalker holds, for any content header between two whole messages: no panic; what the walker hands on of a message
@@ -250,18 +252,9 @@ func deliver(t *testing.T, messages []byte, most int, l *ledger) (read []amqp.De
 		}{w, b}
 	}
 	login := []amqp.Authentication{&amqp.PlainAuth{}}
-	conn, err := amqp.Open(rwc, amqp.Config{SASL: login, Vhost: "/", FrameSize: largestFrame})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := ch.Consume("q", "c", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Get(amqp.Open(rwc, amqp.Config{SASL: login, Vhost: "/", FrameSize: largestFrame}))(t)
+	ch := require.Get(conn.Channel())(t)
+	in := require.Get(ch.Consume("q", "c", true, false, false, false, nil))(t)
 	for d := range in { // ends when the client gives the connection up
 		if read = append(read, d); len(read) == most {
 			break

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -34,7 +35,7 @@ func TestHeadersThatFillAFrameStayReadable(t *testing.T) {
 func dialRaw(t *testing.T, target string) *stack.RawPublisher {
 	t.Helper()
 	raw, err := stack.DialRaw(t.Context(), target)
-	ok(t, err)
+	require.OK(t, err)
 	t.Cleanup(func() { _ = raw.Close() })
 	return raw
 }
@@ -48,7 +49,7 @@ func testUnreadable(t *testing.T, b *stack.Broker, raw *stack.RawPublisher, odd 
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead, "x-dead-letter-strategy": "at-least-once",
 	}))
 	m := stack.RawMessage{Key: q, MessageID: "id", Type: "t", Headers: odd.Entries, Body: []byte("b")}
-	ok(t, raw.Publish(m))
+	require.OK(t, raw.Publish(m))
 	c := dial(t, b.URL)
 	var first rabbit.Unreadable
 	fields := 0 // headers of the producer
@@ -99,7 +100,7 @@ func testUnreadable(t *testing.T, b *stack.Broker, raw *stack.RawPublisher, odd 
 	t.Log(first)
 	s := see(dead, 0, unreadable)
 	publishN(t, publisher(t, config(b.URL)), dead, 1)
-	ok(t, s.Close())
+	require.OK(t, s.Close())
 	if got := collect(t, consume(t, c, dead, 10), 2); got[1].MessageID != "0" {
 		t.Errorf("behind it came %q", got[1].MessageID)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -94,10 +95,7 @@ func TestOpenRefusesWithoutShowingThePassword(t *testing.T) {
 
 func TestOpenBoundsEveryStep(t *testing.T) {
 	t.Parallel()
-	client, err := Open("rediss://cache", Options{Connections: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := require.Get(Open("rediss://cache", Options{Connections: 5}))(t)
 	defer client.Close()
 	o := client.(*redis.Client).Options()
 	if !o.ContextTimeoutEnabled {
@@ -123,10 +121,7 @@ func TestOpenBoundsEveryStep(t *testing.T) {
 
 func TestOpenNamesItsConnections(t *testing.T) {
 	t.Parallel()
-	client, err := Open(stack.Redis(t), Options{Name: "rollbackd höst/17"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := require.Get(Open(stack.Redis(t), Options{Name: "rollbackd höst/17"}))(t)
 	defer client.Close()
 	if name, err := client.ClientGetName(t.Context()).Result(); err != nil || name != "rollbackd:h-st/17" {
 		t.Errorf("CLIENT GETNAME = %q, %v, want rollbackd:h-st/17", name, err)

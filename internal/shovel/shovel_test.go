@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/shovel"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -113,19 +114,14 @@ func TestWhateverKindTheOldQueueIs(t *testing.T) {
 func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	raw, err := stack.DialRaw(t.Context(), w.b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := require.Get(stack.DialRaw(t.Context(), w.b.URL))(t)
 	defer raw.Close()
 	odd := stack.UnreadableHeaders("m")
 	w.fill("before", 100)
 	for i, h := range odd {
-		if err := raw.Publish(stack.RawMessage{
+		require.OK(t, raw.Publish(stack.RawMessage{
 			Key: w.from, Headers: h.Entries, MessageID: fmt.Sprintf("odd-%d", i), Body: []byte("{}"),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	// Readable, but with what a copy says besides there is no room for it in a frame.
 	w.b.Publish("", w.from, stack.Message{
@@ -184,15 +180,9 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 	w := newWorld(t, nil)
 	const n = 5000
 	w.fill("m", n)
-	conn, err := rabbit.Dial(t.Context(), config(w.b.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Get(rabbit.Dial(t.Context(), config(w.b.URL)))(t)
 	defer func() { _ = conn.Close() }()
-	old, err := conn.Consume(t.Context(), w.from, "old", 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := require.Get(conn.Consume(t.Context(), w.from, "old", 5))(t)
 	a, b := w.start(w.options()), w.start(w.options())
 	theirs := map[string]int{}
 	for range 20 {
@@ -203,13 +193,9 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 			break // the others were faster
 		}
 		theirs[got[0].MessageID]++
-		if err := old.Ack(got[0].Tag, false); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, old.Ack(got[0].Tag, false))
 	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, old.Close())
 	resA, errA := a.wait()
 	resB, errB := b.wait()
 	res, err := w.start(w.options()).wait() // what the old consumer gave back after both had seen an empty queue
@@ -283,13 +269,9 @@ func TestABrokerThatRestartsLosesNothing(t *testing.T) {
 	o.Follow, o.Rate = true, 500
 	r := w.start(o)
 	poll.Until(t, "it moves", func() bool { return r.progress().Moved > 50 })
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Stop())
 	poll.Until(t, "it has noticed", func() bool { return r.progress().Why != "" })
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Start())
 	w.fill("after", n)
 	poll.Until(t, "the queue is empty", func() bool {
 		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
@@ -308,14 +290,9 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 	single := w.b.Name("single")
 	w.b.DeclareQueue(single, map[string]any{"x-single-active-consumer": true})
 	w.b.Publish("", single, stack.Message{Body: []byte("b")})
-	active, err := rabbit.Dial(t.Context(), config(w.b.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	active := require.Get(rabbit.Dial(t.Context(), config(w.b.URL)))(t)
 	defer func() { _ = active.Close() }()
-	if _, err := active.Consume(t.Context(), single, "active", 1); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(active.Consume(t.Context(), single, "active", 1))(t)
 	w.b.Publish("", single, stack.Message{Body: []byte("b")})
 	held := w.b.Name("held")
 	w.b.DeclareQueue(held, nil)
@@ -369,10 +346,7 @@ func TestMissingRightsTakeNothing(t *testing.T) {
 // as makes an account with these rights and returns its URL.
 func (w *world) as(write, read string) string {
 	w.t.Helper()
-	u, err := url.Parse(w.b.URL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	u := require.Get(url.Parse(w.b.URL))(w.t)
 	vhost := strings.TrimPrefix(u.Path, "/")
 	user := w.b.Name("mover") + rand.Text()
 	w.b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+

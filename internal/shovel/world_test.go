@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/shovel"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -38,14 +39,9 @@ func worldOn(t *testing.T, b *stack.Broker, args map[string]any) *world {
 	}
 	b.Track(w.topo.Queues()...)
 	b.TrackExchanges(w.topo.Exchange)
-	c, err := rabbit.Dial(t.Context(), config(b.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(rabbit.Dial(t.Context(), config(b.URL)))(t)
 	defer func() { _ = c.Close() }()
-	if _, err := rabbit.Declare(t.Context(), c, w.topo); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(rabbit.Declare(t.Context(), c, w.topo))(t)
 	b.DeclareQueue(w.from, args)
 	return w
 }
@@ -82,15 +78,9 @@ func (w *world) fill(prefix string, n int) {
 // ids takes all messages out of a queue and counts them by message_id.
 func (w *world) ids(queue string) map[string]int {
 	w.t.Helper()
-	c, err := rabbit.Dial(w.t.Context(), config(w.b.URL))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	c := require.Get(rabbit.Dial(w.t.Context(), config(w.b.URL)))(w.t)
 	defer func() { _ = c.Close() }()
-	s, err := c.Consume(w.t.Context(), queue, "count", 1000)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := require.Get(c.Consume(w.t.Context(), queue, "count", 1000))(w.t)
 	found := map[string]int{}
 	for {
 		soon, cancel := context.WithTimeout(w.t.Context(), time.Second)
@@ -107,9 +97,7 @@ func (w *world) ids(queue string) map[string]int {
 		}
 		for _, d := range got {
 			found[d.MessageID]++
-			if err := s.Ack(d.Tag, false); err != nil {
-				w.t.Fatal(err)
-			}
+			require.OK(w.t, s.Ack(d.Tag, false))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func nested(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
@@ -147,9 +148,7 @@ func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	const thread = 1 // RUSAGE_THREAD, getrusage(2)
 	var used syscall.Rusage
-	if err := syscall.Getrusage(thread, &used); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, syscall.Getrusage(thread, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
@@ -213,10 +212,7 @@ func FuzzScanner(f *testing.F) {
 
 // takesWhatIsWritten: encoding/json writes each name once, valid UTF-8 and whole surrogate pairs.
 func takesWhatIsWritten(t *testing.T, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := require.Get(json.Marshal(v))(t)
 	if err := strictjson.Check(body); err != nil && len(body) <= strictjson.MaxBytes &&
 		!strings.Contains(err.Error(), "nested deeper") {
 		t.Fatalf("refused %q: %v", body, err)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given the standard variables, then spans are exported when an endpoint or an exporter is named, and never when they
@@ -49,10 +51,7 @@ func TestTheStandardVariablesSwitchTracesOnAndOff(t *testing.T) {
 // Given a receiver that takes connections and says nothing, then the end of the process waits for it three seconds at
 // most, and says so; and of one that is not there the log tells.
 func TestAReceiverThatIsAwayHoldsNoEndUp(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	for at, lost := range map[string]bool{silent.Addr().String(): false, "127.0.0.1:1": true} {
 		t.Setenv("OTEL_TRACES_EXPORTER", "otlp")

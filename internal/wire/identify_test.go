@@ -13,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -20,10 +21,7 @@ const defaultKeyFrom = "header:x-message-key,property:message_id,body:sha256"
 
 func sources(t testing.TB, list string) []wire.KeySource {
 	t.Helper()
-	s, err := wire.ParseKeySources(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(wire.ParseKeySources(list))(t)
 	return s
 }
 
@@ -196,10 +194,7 @@ func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 	file := func(change func(*rabbit.Delivery)) wire.Identified {
 		t.Helper()
 		d := message(change)
-		id, err := wire.Identify("g", from, "main", d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := require.Get(wire.Identify("g", from, "main", d))(t)
 		filed, err := wire.Conflict(id, d.Body)
 		if err == nil || filed.Identity.Tag != wire.TagConflict || filed.Identity.Group != "g" ||
 			filed.BodyHash != id.BodyHash {
@@ -326,9 +321,7 @@ func BenchmarkIdentify(b *testing.B) {
 			d.Body = body
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := wire.Identify("g", from, "main", d); err != nil {
-					b.Fatal(err)
-				}
+				require.Get(wire.Identify("g", from, "main", d))(b)
 			}
 		})
 	}
@@ -369,10 +362,7 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 		}
 		o := wire.CopyOptions{Identity: id, Reason: dedup.ReasonUnidentified}
 		letter := rabbit.Delivery{Message: wire.Copy(d, "main", o)}
-		kept, err := wire.UnmarshalProperties(wire.MarshalProperties(d))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := require.Get(wire.UnmarshalProperties(wire.MarshalProperties(d)))(t)
 		kept.Body = d.Body
 		for where, d := range map[string]rabbit.Delivery{"its letter": letter, "its row": kept} {
 			if again, _ := wire.Identify("g", sources(t, tt.from), "main", d); again.Identity != id.Identity {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given an identity and a body, when its message is made anew, then it has that identity, also when it is kept as
@@ -29,10 +30,7 @@ func TestARemadeMessageHasItsIdentity(t *testing.T) {
 		{"body:sha256", hex.EncodeToString(sum[:]), true},
 		{"body:sha256", "A-1", false},
 	} {
-		sources, err := ParseKeySources(c.sources)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sources := require.Get(ParseKeySources(c.sources))(t)
 		id := dedup.Identity{Group: "g", Tag: "stock.rollback", Key: c.key}
 		d, ok := Remake(sources, "q", id, []byte(body), "0A1B")
 		if ok != c.want {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -46,17 +47,12 @@ func newRoad(t *testing.T) *road {
 	r.b.Track(r.topo.Queues()...)
 	r.b.TrackExchanges(r.topo.Exchange)
 	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
-	c, err := rabbit.Dial(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
 	r.conn, r.four = c, !strings.HasPrefix(c.ServerVersion(), "3.")
 	t.Cleanup(func() { _ = c.Close() })
 	r.pub = rabbit.NewPublisher(cfg)
 	t.Cleanup(func() { _ = r.pub.Close(context.WithoutCancel(t.Context())) })
-	if _, err := rabbit.Declare(t.Context(), c, r.topo); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(rabbit.Declare(t.Context(), c, r.topo))(t)
 	// The same queue with a lower limit, so that the broker dead-letters what comes back once.
 	r.b.Delete(r.topo.Queue)
 	r.b.DeclareQueue(r.topo.Queue, rabbit.Table{
@@ -65,9 +61,7 @@ func newRoad(t *testing.T) *road {
 	})
 	r.b.Bind(r.topo.Queue, "#", r.topo.Exchange)
 	for _, q := range []string{r.topo.Queue, rabbit.DeadQueue(r.topo.Queue), rabbit.BackstopQueue(r.topo.Queue)} {
-		if r.subs[q], err = c.Consume(t.Context(), q, q, 10); err != nil {
-			t.Fatal(err)
-		}
+		r.subs[q] = require.Get(c.Consume(t.Context(), q, q, 10))(t)
 	}
 	return r
 }
@@ -159,9 +153,7 @@ func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
 				t.Fatalf("published at %v became %v, %v", published, at, ok)
 			}
 		}
-		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, r.subs[queue].Ack(d.Tag, false))
 	})
 }
 
@@ -290,10 +282,7 @@ func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
 	r.b.DeclareQueue(old, rabbit.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": retry})
 	r.b.Bind(old, "#", exchange)
 	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
-	c, err := rabbit.Dial(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	// meet takes the next message of the old queue over a consumer of its own, so that the shop's can be first.
 	meet := func(t *rapid.T) (*rabbit.Subscription, rabbit.Delivery) {
@@ -382,9 +371,7 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 					Message: wire.Copy(d, r.topo.Queue, wire.CopyOptions{
 						Identity: id, Attempt: 1, Error: strings.Repeat("e", 5000), Reason: dedup.ReasonUnidentified,
 					})})
-				if err := r.subs[r.topo.Queue].Ack(tag, false); err != nil {
-					t.Fatal(err)
-				}
+				require.OK(t, r.subs[r.topo.Queue].Ack(tag, false))
 				d = r.take(t, r.topo.Queue)
 				if got := identities(t, r.topo.Queue, d)[0]; got.id.Identity != want[0].id.Identity {
 					t.Fatalf("identity %v (%s) became %v (%s)", want[0].id.Identity, want[0].why, got.id.Identity, got.why)
@@ -394,9 +381,7 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 				info.RoutingKey != "stock.rollback" {
 				t.Errorf("our own headers suffered: %+v", info)
 			}
-			if err := r.subs[r.topo.Queue].Ack(d.Tag, false); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, r.subs[r.topo.Queue].Ack(d.Tag, false))
 		})
 	}
 }
@@ -406,10 +391,7 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t)
-	raw, err := stack.DialRaw(t.Context(), r.b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := require.Get(stack.DialRaw(t.Context(), r.b.URL))(t)
 	defer raw.Close()
 	all := stack.UnreadableHeaders("m")
 	owner := map[string]string{} // of each identity that headers would have given
@@ -424,9 +406,7 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 			Type: shortText().Draw(t, "type"),
 			Body: []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
 		}
-		if err := raw.Publish(m); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, raw.Publish(m))
 		queue := r.topo.Queue
 		d := r.take(t, queue)
 		if _, ok := rabbit.ReadUnreadable(d.Headers); !ok {
@@ -457,8 +437,6 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 				}
 			}
 		}
-		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, r.subs[queue].Ack(d.Tag, false))
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -40,23 +41,13 @@ func giveBack(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 // seats is a fresh database in memory, with a trial whose handler writes into it.
 func seats(t *testing.T, all ...Seat) (*gorm.DB, *consumertest.Trial) {
 	t.Helper()
-	db, err := gorm.Open(sqlite.Open(":memory:"), &gorm.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(gorm.Open(sqlite.Open(":memory:"), &gorm.Config{}))(t)
+	pool := require.Get(db.DB())(t)
 	pool.SetMaxOpenConns(1) // each connection has a database of its own
 	t.Cleanup(func() { _ = pool.Close() })
 	const table = "CREATE TABLE seats (booking TEXT PRIMARY KEY, taken INTEGER NOT NULL CHECK (taken >= 0))"
-	if err := db.Exec(table).Error; err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Create(&all).Error; err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, db.Exec(table).Error)
+	require.OK(t, db.Create(&all).Error)
 	return db, consumertest.New(t, consumer.Each(giveBack), consumertest.Options{DB: db})
 }
 
@@ -64,9 +55,7 @@ func seats(t *testing.T, all ...Seat) (*gorm.DB, *consumertest.Trial) {
 func taken(t *testing.T, db *gorm.DB) map[string]int {
 	t.Helper()
 	var all []Seat
-	if err := db.Find(&all).Error; err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, db.Find(&all).Error)
 	by := map[string]int{}
 	for _, s := range all {
 		by[s.Booking] = s.Taken
@@ -103,9 +92,7 @@ func TestAMessageSucceedsOnceItsRowIsThere(t *testing.T) {
 	if e := w.Deliver(consumertest.Message("seat.release", "b9", "{}")); e.Outcome != consumer.Retried {
 		t.Fatalf("it ended as %v, want that it is tried again", e)
 	}
-	if err := db.Create(&Seat{"b9", 1}).Error; err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, db.Create(&Seat{"b9", 1}).Error)
 	ends := w.Advance(time.Second)
 	if len(ends) != 1 || ends[0].Outcome != consumer.Applied || w.Row("seat.release", "b9").Status != dedup.Success {
 		t.Errorf("a second later %v, want that it is applied", ends)

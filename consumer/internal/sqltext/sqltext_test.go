@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -94,32 +95,20 @@ func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	const own = "CREATE TABLE own (k INT PRIMARY KEY, v VARCHAR(99)) ENGINE=InnoDB"
-	if _, err := pool.ExecContext(t.Context(), own); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(pool.ExecContext(t.Context(), own))(t)
 	for _, text := range append(readings[Plain], readings[Lasting]...) {
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 		for _, text := range []string{"SAVEPOINT " + OurSavepoint, "INSERT INTO own VALUES (0, 'ours')"} {
-			if _, err := tx.ExecContext(t.Context(), text); err != nil {
-				t.Fatal(err)
-			}
+			require.Get(tx.ExecContext(t.Context(), text))(t)
 		}
 		_, failed := tx.ExecContext(mysqldb.LastUse(t.Context()), text)
 		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT "+OurSavepoint); err != nil {
 			t.Errorf("%q (%v) has ended the transaction: %v", text, failed, err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, tx.Rollback())
 		rows := 0
 		if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 0 {
 			t.Fatalf("%q (%v): %d rows are committed, %v", text, failed, rows, err)

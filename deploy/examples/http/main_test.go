@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -17,19 +18,11 @@ func TestMain(m *testing.M) { stack.Main(m) }
 // Given the example's tables, when a message is called for many times with one key, also at once, then its goods are
 // added once, and every call is told that all is well.
 func TestACallIsKnownAgainByItsKey(t *testing.T) {
-	db, err := sql.Open("mysql", stack.MySQL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(sql.Open("mysql", stack.MySQL(t)))(t)
 	defer db.Close()
-	tables, err := os.ReadFile("tables.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := require.Get(os.ReadFile("tables.sql"))(t)
 	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(db.ExecContext(t.Context(), statement))(t)
 	}
 	const order = `{"order_sn":"1","items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`
 	call := func(key, body string) int {

@@ -13,6 +13,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -23,19 +24,11 @@ func TestMain(m *testing.M) { stack.Main(m) }
 func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 	dsn := stack.MySQL(t)
 	broker := stack.AMQP(t)
-	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = db.Close() })
-	tables, err := os.ReadFile("tables.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := require.Get(os.ReadFile("tables.sql"))(t)
 	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(db.ExecContext(t.Context(), statement))(t)
 	}
 	bin := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./seats", "./mails")
@@ -52,9 +45,7 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		broker.Track(name, name+".dead", name+".backstop", name+".retry.1s", name+".retry.5s", name+".retry.30s",
 			name+".retry.2m")
 		cmd := command(name)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, cmd.Start())
 		t.Cleanup(func() {
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Error(err)
@@ -66,15 +57,11 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		poll.Until(t, name+" consumes", func() bool { return broker.Consumers(name) > 0 })
 	}
 	number := func(query string) (n int) {
-		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, db.QueryRowContext(t.Context(), query).Scan(&n))
 		return n
 	}
 	for range 2 { // the second time it is a duplicate, or is still on its way
-		if err := command("seats", "b1").Run(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, command("seats", "b1").Run())
 	}
 	poll.Until(t, "the mail", func() bool {
 		return number("SELECT COUNT(*) FROM mail") > 0 && number("SELECT COUNT(*) FROM rollbackd_outbox") == 0

@@ -13,15 +13,13 @@ import (
 	"github.com/rollbackd/rollbackd/docs"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // described is an API that asks nobody.
 func described(t *testing.T, base string) *API {
 	t.Helper()
-	guard, err := server.NewGuard(server.GuardOptions{BasePath: base, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := require.Get(server.NewGuard(server.GuardOptions{BasePath: base, Logger: slog.New(slog.DiscardHandler)}))(t)
 	return New(view.New(view.Options{}), guard)
 }
 
@@ -37,9 +35,7 @@ type description struct {
 // holds each answer to the document.
 func shape(t *testing.T, text []byte) (d description) {
 	t.Helper()
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(text, &d))
 	for name, s := range d.Components.Schemas {
 		if name != "Filter" && !strings.HasSuffix(name, "Request") {
 			delete(s.(object), "additionalProperties") // a later version may say more
@@ -88,10 +84,7 @@ func wordless(part any) {
 
 func TestTheDescriptionInDocsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
-	made, err := json.Marshal(described(t, "").huma.OpenAPI())
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := require.Get(json.Marshal(described(t, "").huma.OpenAPI()))(t)
 	if diff := cmp.Diff(shape(t, docs.OpenAPI), shape(t, made)); diff != "" {
 		t.Errorf("docs/openapi.json (-) does not say what the types say (+): mend it by hand, with words\n%s", diff)
 	}
@@ -114,9 +107,7 @@ func TestTheDescriptionExplainsEveryPropertyParameterAndOperation(t *testing.T) 
 			}
 		}
 	}
-	if err := json.Unmarshal(docs.OpenAPI, &document); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(docs.OpenAPI, &document))
 	for name, s := range document.Components.Schemas {
 		for property, p := range s.Properties {
 			if p.Description == "" {
@@ -145,9 +136,7 @@ func TestTheDescriptionNamesTheBasePath(t *testing.T) {
 	w := httptest.NewRecorder()
 	described(t, "/x/y").ServeHTTP(w, r)
 	var document struct{ Servers []struct{ URL string } }
-	if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(w.Body.Bytes(), &document))
 	if got := document.Servers[0].URL; got != "/x/y/api/v1" {
 		t.Errorf("the server is %q", got)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -32,43 +33,27 @@ func served(t *testing.T) (a *API, written func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { _ = pool.Close() })
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
-		t.Fatal(err)
-	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
+	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
+	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	letters, err := deadletter.New(deadletter.Options{Records: records, Group: "g", Queue: "q", KeyFrom: "header:k"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := operator.New(operator.Options{
+	d := require.Get(operator.New(operator.Options{
 		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	log := slog.New(slog.DiscardHandler)
-	guard, err := server.NewGuard(server.GuardOptions{Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := require.Get(server.NewGuard(server.GuardOptions{Logger: log}))(t)
 	v := view.New(view.Options{
 		Lookup: operator.Lookup{Records: records, Group: "g"}, Letters: letters, Desk: d, Logger: log,
 	})
 	return New(v, guard), func() (n int) {
-		if err := pool.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM consumer_log_act) + (SELECT COUNT(*) "+
-			"FROM consumer_log_once)").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, pool.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM consumer_log_act) + (SELECT COUNT(*) "+
+			"FROM consumer_log_once)").Scan(&n))
 		return n
 	}
 }

@@ -12,32 +12,23 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // everything is all that stands in all tables.
 func (w *world) everything() (sums string) {
 	w.t.Helper()
-	db, err := sql.Open("mysql", w.dsn)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	db := require.Get(sql.Open("mysql", w.dsn))(w.t)
 	defer db.Close()
 	var tables string
-	if err := db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables WHERE "+
-		"table_schema = DATABASE() AND table_type = 'BASE TABLE'").Scan(&tables); err != nil {
-		w.t.Fatal(err)
-	}
-	rows, err := db.QueryContext(w.t.Context(), "CHECKSUM TABLE "+tables)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables "+
+		"WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'").Scan(&tables))
+	rows := require.Get(db.QueryContext(w.t.Context(), "CHECKSUM TABLE "+tables))(w.t)
 	defer rows.Close()
 	for rows.Next() {
 		var table string
 		var sum sql.NullInt64
-		if err := rows.Scan(&table, &sum); err != nil {
-			w.t.Fatal(err)
-		}
+		require.OK(w.t, rows.Scan(&table, &sum))
 		sums += fmt.Sprintln(table, sum)
 	}
 	if err := rows.Err(); err != nil || !strings.Contains(sums, "consumer_log_once") {
@@ -53,10 +44,7 @@ func TestALookChangesNothing(t *testing.T) {
 	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	w.some()
 	of := w.compared()
-	a, err := w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"}))(t)
 	if _, err := w.desk.Issue(t.Context(), operator.Actor{}); err != nil { // the key is made once for all
 		t.Fatal(err)
 	}

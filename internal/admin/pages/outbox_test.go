@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -25,9 +26,7 @@ func (w *world) outbox() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := outbox.Migrate(w.t.Context(), db); err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, outbox.Migrate(w.t.Context(), db))
 	pool, _ := db.DB() // which was just used
 	_ = pool.Close()
 	for _, key := range []string{"o-1", hostile} {
@@ -46,9 +45,7 @@ var hiddenSet = regexp.MustCompile(`name="(token|set)" value="([^"]*)"`)
 func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600))
 	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{Pointers: [][]string{{"note"}}})
 	if page := w.ask(looks, "/outbox", nil); page.status != http.StatusNotFound {
 		t.Errorf("a schema without an outbox: HTTP %d", page.status)
@@ -109,9 +106,7 @@ func TestTheOverviewSaysWhatTheOutboxNeeds(t *testing.T) {
 func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600))
 	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{})
 	w.exec("CREATE TABLE orders (sn VARBINARY(200) PRIMARY KEY)")
 	for _, sn := range []string{"A-1", hostileOrder} {

@@ -30,6 +30,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -72,27 +73,16 @@ func newWorldWith(
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+	pool := require.Get(db.DB())(t)
+	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
 		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
+	}))
+	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	letters, err := deadletter.New(deadletter.Options{
+	}))(t)
+	letters := require.Get(deadletter.New(deadletter.Options{
 		Records: records, Group: "g", Queue: "q", KeyFrom: "header:x-message-key", MaxReplays: 3,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	w := &world{t: t, dsn: dsn, records: records, base: base}
 	w.health.Store(&server.Readiness{Group: "g", Queue: "q", Consuming: true})
@@ -102,13 +92,11 @@ func newWorldWith(
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	if w.desk, err = operator.New(operator.Options{
+	w.desk = require.Get(operator.New(operator.Options{
 		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
 		Expected: operator.Query{Text: "SELECT 'stock.rollback' AS msg_tag, sn AS msg_key, NULL AS body, NULL AS " +
 			"created_at, sn AS after FROM orders WHERE sn > ? ORDER BY sn LIMIT ?", Params: []string{"after", "limit"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	o := view.Options{
 		Letters: letters, Desk: w.desk, Metrics: prometheus.NewRegistry(),
 		Health: func() server.Readiness { return *w.health.Load() }, Logger: log,
@@ -119,10 +107,7 @@ func newWorldWith(
 	change(&o)
 	v := view.New(o)
 	guard.BasePath, guard.Logger, guard.Refused = base, log, NewRefusals(w.desk, log).Note
-	g, err := server.NewGuard(guard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Get(server.NewGuard(guard))(t)
 	p := New(v, g, "test")
 	w.pages = p
 	w.server = httptest.NewServer(http.StripPrefix(base, p))
@@ -141,13 +126,10 @@ func newWorldWith(
 
 func (w *world) dead(key, body, cause string, reason dedup.Reason) {
 	w.t.Helper()
-	err := errors.Join(w.records.DeadRows(w.t.Context(), []dedup.Death{{Entry: dedup.Entry{
+	require.OK(w.t, errors.Join(w.records.DeadRows(w.t.Context(), []dedup.Death{{Entry: dedup.Entry{
 		Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: key}, BodyHash: sha256.Sum256([]byte(body)),
 		Body: []byte(body),
-	}, Reason: reason, Cause: cause}})...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}, Reason: reason, Cause: cause}})...))
 }
 
 // answer is what is said to a request.
@@ -266,29 +248,21 @@ func (w *world) compared() (id string) {
 	}
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile
-	text, err := json.Marshal(operator.Result{Report: marshal(w.t, report)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	text := require.Get(json.Marshal(operator.Result{Report: marshal(w.t, report)}))(w.t)
 	a, err := w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil, "")
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
-	if _, err := w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", operator.MendOrder{
+	require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", operator.MendOrder{
 		Of: a.ID, Number: 1, Finding: report.Findings[1],
-	}, hostile); err != nil {
-		w.t.Fatal(err)
-	}
+	}, hostile))(w.t)
 	return a.ID
 }
 
 func marshal(t *testing.T, v any) []byte {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(json.Marshal(v))(t)
 	return text
 }
 
@@ -299,22 +273,15 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	w := newWorld(t, "/x/y", server.GuardOptions{}, view.Hide{})
 	w.some()
-	seenNow, err := w.desk.Preview(t.Context(), operator.PreviewRequest{
+	seenNow := require.Get(w.desk.Preview(t.Context(), operator.PreviewRequest{
 		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.desk.Start(t.Context(), operator.Actor{Name: "anna"}, operator.Request{
+	}))(t)
+	require.Get(w.desk.Start(t.Context(), operator.Actor{Name: "anna"}, operator.Request{
 		Kind: operator.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	w.compared()
 	pause := operator.PauseRequest{Why: hostile}
-	if _, err := w.desk.Pause(t.Context(), operator.Actor{Name: hostile}, pause); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: hostile}, pause))(t)
 	w.until("/x/y/letters", "/letters/groups/")
 	seen := map[string]bool{}
 	for queue := []string{"/x/y/",
@@ -377,9 +344,7 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 		}, Reason: dedup.ReasonExhausted}
 	}
 	for some := range slices.Chunk(later, 400) {
-		if err := errors.Join(w.records.DeadRows(t.Context(), some)...); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, errors.Join(w.records.DeadRows(t.Context(), some)...))
 	}
 	// when its order is asked for, then the page says that it did not look everywhere
 	_, quick := w.get("/stock/order?sn=A-1")
@@ -531,14 +496,8 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	w.until("/", "<b>Nothing.</b>")
 	watching, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	req, err := http.NewRequestWithContext(watching, http.MethodGet, w.server.URL+"/?live=1", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := require.Get(http.NewRequestWithContext(watching, http.MethodGet, w.server.URL+"/?live=1", http.NoBody))(t)
+	resp := require.Get(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
@@ -611,16 +570,11 @@ func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
 	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
 	note := func(who string, kind operator.Kind, why string) {
 		t.Helper()
-		if _, err := w.desk.Note(t.Context(), operator.Actor{Name: who}, kind, why, nil, ""); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(w.desk.Note(t.Context(), operator.Actor{Name: who}, kind, why, nil, ""))(t)
 	}
 	note("anna", operator.KindPause, "the first one")
 	note("bert", operator.KindPause, "the second one")
-	between, err := w.records.Now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	between := require.Get(w.records.Now(t.Context()))(t)
 	note("anna", operator.KindResume, "the third one")
 	at := url.QueryEscape(between.Format(time.RFC3339Nano))
 	for query, want := range map[string]string{
@@ -714,10 +668,7 @@ func TestEventsEndWithThePages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := require.Get(http.DefaultClient.Do(req))(t)
 		if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
 			t.Fatalf("the events are %q", got)
 		}
@@ -726,9 +677,7 @@ func TestEventsEndWithThePages(t *testing.T) {
 	var watched []*http.Response
 	for range 5 {
 		resp := watch()
-		if _, err := io.ReadFull(resp.Body, make([]byte, len(": still here"))); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(io.ReadFull(resp.Body, make([]byte, len(": still here"))))(t)
 		watched = append(watched, resp)
 	}
 	w.pages.End()

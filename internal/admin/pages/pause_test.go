@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Those of the file of tokens: anna may act, rita may look.
@@ -23,9 +24,7 @@ const anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
 func people(t *testing.T) server.GuardOptions {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
 	return server.GuardOptions{TokensFile: file}
 }
 
@@ -127,11 +126,9 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 		t.Errorf("the older form: HTTP %d\n%s", got.status, got.page)
 	}
 	late := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
-	if _, err := w.desk.Pause(t.Context(), operator.Actor{Name: "bert"}, operator.PauseRequest{
+	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "bert"}, operator.PauseRequest{
 		Why: "mine", Instead: late.Get("instead"),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	late.Set("why", "too late")
 	late.Set("for", "5m0s")
 	if got := w.ask(anna, "/x/pause", late); got.status != http.StatusConflict || !strings.Contains(got.page, "bert") {

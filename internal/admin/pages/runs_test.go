@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given acts whose workers said nothing for four seconds, and for longer than a lease, three that hold all places and
@@ -17,10 +18,7 @@ func TestThePageOfAnActSaysWhatBecameOfIt(t *testing.T) {
 	var acts []string
 	ask := func(who string) {
 		t.Helper()
-		a, err := w.desk.Ask(t.Context(), operator.Actor{Name: who}, operator.TaskRequest{Kind: "slow"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := require.Get(w.desk.Ask(t.Context(), operator.Actor{Name: who}, operator.TaskRequest{Kind: "slow"}))(t)
 		acts = append(acts, a.ID)
 	}
 	for _, who := range []string{"anna", "bert", hostile[:40]} {
@@ -45,11 +43,8 @@ func TestThePageOfAnActSaysWhatBecameOfIt(t *testing.T) {
 		"order=&#34;A-1&#34;")
 	w.says("/x/acts/"+lost, http.StatusOK, "failed", "its process was killed", "ended")
 	w.says("/x/acts", http.StatusOK, "its worker is gone", "its process was killed")
-	run, err := w.desk.Note(t.Context(), operator.Actor{Name: "anna"}, operator.KindReplay, "",
-		operator.Request{Kind: operator.KindReplay, Filter: deadletter.Filter{Keys: []string{"order-1"}}}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := require.Get(w.desk.Note(t.Context(), operator.Actor{Name: "anna"}, operator.KindReplay, "",
+		operator.Request{Kind: operator.KindReplay, Filter: deadletter.Filter{Keys: []string{"order-1"}}}, ""))(t)
 	const failed = "<b>1 letter failed again.</b>"
 	for result, texts := range map[string][]string{
 		`{"replayed":1,"applied":1}`:      {"!" + failed},

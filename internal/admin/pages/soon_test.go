@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // advises reports whether an answer says what was in vain, and what to do. Which of the two it says depends on who was
@@ -28,19 +29,11 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	of := w.compared()
 	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
 	defer server.Close()
-	pool, err := sql.Open("mysql", w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(sql.Open("mysql", w.dsn))(t)
 	defer pool.Close()
-	other, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := require.Get(pool.Conn(t.Context()))(t)
 	defer other.Close()
-	if _, err := other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE, rollbackd_meta WRITE"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE, rollbackd_meta WRITE"))(t)
 	var asking sync.WaitGroup
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/reconcile/finding?n=0&of=" + of, "/pause"} {
 		asking.Go(func() {
@@ -60,9 +53,7 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
 	if status, _ := w.get("/reconcile"); status != http.StatusOK {
 		t.Errorf("when nobody locks them any more: HTTP %d", status)
 	}
@@ -74,22 +65,14 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	w := newWorldWith(t, "", server.GuardOptions{}, time.Second, func(*view.Options) {})
 	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
 	defer server.Close()
-	pool, err := sql.Open("mysql", w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(sql.Open("mysql", w.dsn))(t)
 	defer pool.Close()
 	fields := form(t, w.ask("", "/pause", nil).page, "/pause")
 	fields.Set("why", "stocktaking")
 	fields.Set("for", "30m")
-	other, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := require.Get(pool.Conn(t.Context()))(t)
 	defer other.Close()
-	if _, err := other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"))(t)
 	const plain = "MySQL let this wait in vain for somebody else"
 	compare := func() answer {
 		t.Helper()
@@ -103,9 +86,7 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 		!strings.Contains(got.page, plain) {
 		t.Errorf("the page: HTTP %d\n%s", got.status, got.page)
 	}
-	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
 	if got := compare(); got.status != http.StatusCreated {
 		t.Errorf("the API again, under the same key: HTTP %d: %s", got.status, got.page)
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // serve answers on an address of a form that the setting takes, for the time of this test.
@@ -101,10 +103,7 @@ func TestAProbeTellsAliveFromReady(t *testing.T) {
 
 // Given that nobody listens, then that is told apart from somebody who gives no answer.
 func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := l.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -114,9 +113,7 @@ func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
 	if err := Alive(t.Context(), addr, 200*time.Millisecond); !errors.Is(err, ErrSilent) {
 		t.Errorf("a probe of it: %v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, l.Close())
 	_, port, _ := net.SplitHostPort(addr)
 	for _, form := range []string{addr, ":" + port, "0.0.0.0:" + port, "[::]:" + port} {
 		if _, err := Ask(t.Context(), form, ""); !errors.Is(err, ErrNobody) {

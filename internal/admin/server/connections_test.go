@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // besieged is a server that strangers connect to.
@@ -37,10 +39,7 @@ func besiege(t *testing.T, guarded http.HandlerFunc) besieged {
 func (b besieged) connect(from, text string) net.Conn {
 	b.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	c, err := d.DialContext(b.t.Context(), "tcp", b.addr)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := require.Get(d.DialContext(b.t.Context(), "tcp", b.addr))(b.t)
 	b.t.Cleanup(func() { _ = c.Close() })
 	_, _ = io.WriteString(c, text) // the server may have dropped it by now
 	return c
@@ -110,9 +109,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 		_, err = io.Copy(io.Discard, resp.Body)
 		return errors.Join(err, resp.Body.Close())
 	}
-	if err := healthy(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, healthy())
 	all := make([][]net.Conn, 2)
 	var siege sync.WaitGroup
 	for i := range all {
@@ -130,9 +127,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 	if n := open(append(all[0], all[1]...)); n > mostOpen/2 {
 		t.Errorf("%d connections from one address are open, want %d at most", n, mostOpen/2)
 	}
-	if _, err := io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
 	if err := healthy(); err != nil {
 		t.Errorf("who came from another address lost his connection: %v", err)
 	}
@@ -161,10 +156,7 @@ func TestHeadersEndSoon(t *testing.T) {
 		t.Errorf("half a header holds a connection for %v", took)
 	}
 	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(large), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := require.Get(http.ReadResponse(bufio.NewReader(large), nil))(t)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("headers of 13 KiB: HTTP %d", resp.StatusCode)

@@ -15,16 +15,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // newGuard makes a guard whose log goes to logs.
 func newGuard(t *testing.T, o GuardOptions, logs io.Writer) *Guard {
 	t.Helper()
 	o.Logger = slog.New(slog.NewTextHandler(logs, nil))
-	g, err := NewGuard(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Get(NewGuard(o))(t)
 	return g
 }
 
@@ -235,9 +234,7 @@ func TestTheFileOfTokensIsReadAgain(t *testing.T) {
 	if !can("second-token") || can("third-secret-token") || !can("second-token") {
 		t.Error("a broken file changes who is let in")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.Remove(path))
 	if !can("second-token") {
 		t.Error("without the file nobody is let in")
 	}
@@ -388,7 +385,5 @@ func TestWhatIsGuardedAnswersBelowTheBasePath(t *testing.T) {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }

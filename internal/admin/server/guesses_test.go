@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // guarded is a guard with a token, in a bubble whose time moves only where a test sleeps.
@@ -83,9 +85,7 @@ func TestARightTokenIsNotLockedOutByStrangersBehindTheSameProxy(t *testing.T) {
 		signed := httptest.NewRecorder()
 		form := httptest.NewRequest(http.MethodPost, "/sign-in", http.NoBody)
 		form.RemoteAddr = proxy
-		if _, err := g.SignIn(signed, form, "the-one"); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(g.SignIn(signed, form, "the-one"))(t)
 		for range 60 {
 			if n := tries(g, proxy, 30); n > wrongOfOne {
 				t.Errorf("%d tokens were looked at", n)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // engine has metrics as the engine names them.
@@ -43,10 +44,7 @@ func newEngine() *engine {
 
 func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
 	t.Helper()
-	families, err := e.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := require.Get(e.registry.Gather())(t)
 	r.add(read(families, "q", at))
 	return r.samples[len(r.samples)-1]
 }
@@ -122,10 +120,7 @@ func TestASampleHasTheFiguresOfItsQueueAlone(t *testing.T) {
 			}
 		}
 	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := require.Get(reg.Gather())(t)
 	s := read(families, "q", time.Now())
 	ready := map[string]float64{"main": 3, "backstop": 3, "dead": 3, "retry": 6}
 	if s.total["applied"] != 3 || !maps.Equal(s.Ready, ready) || len(s.Up) != 1 {

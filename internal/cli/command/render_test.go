@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
@@ -28,9 +30,7 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 		"k\u009bm": "\x1b[31m \x7f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \U000e0041 \xff \n",
 	}
 	var out bytes.Buffer
-	if err := WriteJSON(&out, value); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, WriteJSON(&out, value))
 	want := "{\n" + `  "k\u009bm": "\u001b[31m \u007f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \udb40\udc41 ` +
 		`\ufffd \n"` + "\n}\n"
 	if out.String() != want {

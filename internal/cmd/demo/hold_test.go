@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a daemon on a port that was free, then the commands of a person's shell look for it there.
@@ -13,10 +15,7 @@ func TestTheCommandsOfTheHeldDemoFindItsDaemon(t *testing.T) {
 		env: []string{"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_MYSQL_DSN=root:it's@tcp(127.0.0.1:1)/shop"},
 	}
 	commands, _ := d.leaveCommands("127.0.0.1:4711")
-	text, err := os.ReadFile(commands)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(commands))(t)
 	for _, want := range []string{
 		"export ROLLBACKD_HTTP_ADDR='127.0.0.1:4711'\n",
 		`export ROLLBACKD_MYSQL_DSN='root:it'\''s@tcp(127.0.0.1:1)/shop'` + "\n",

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -52,10 +53,7 @@ func TestStartsWhatIsMissingAndStopsIt(t *testing.T) {
 		t.Fatalf("exit code %d, %v", code, err)
 	}
 
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(out))(t)
 	words := strings.Fields(string(text))
 	if len(words) != 3 || !strings.HasPrefix(words[0], "redis://127.0.0.1:") || words[2] != "given" {
 		t.Fatalf("the command saw %q", words)

@@ -25,6 +25,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // message is one as the engine gives it.
@@ -50,10 +51,7 @@ func call(t *testing.T, o Options, m consumer.Message) error {
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
 	}
-	c, err := newCaller(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(newCaller(o))(t)
 	t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout)
 	defer cancel()
@@ -69,9 +67,7 @@ func TestWhatIsPosted(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 	})
 	m := message()
-	if err := call(t, Options{Target: s.URL + "/rollbacks", Token: func() string { return "word" }}, m); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, call(t, Options{Target: s.URL + "/rollbacks", Token: func() string { return "word" }}, m))
 	if got.Method != http.MethodPost || got.URL.Path != "/rollbacks" || string(body) != string(m.Body) {
 		t.Errorf("%s %s %s", got.Method, got.URL, body)
 	}
@@ -86,9 +82,7 @@ func TestWhatIsPosted(t *testing.T) {
 	}
 	// and of a message that says what it is, and what no header can hold
 	m.ContentType, m.Headers = "application/vnd.shop+json; v=1", map[string]any{"traceparent": "x\r\ny"}
-	if err := call(t, Options{Target: s.URL}, m); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, call(t, Options{Target: s.URL}, m))
 	if is := got.Header.Get("Content-Type"); is != m.ContentType || got.Header.Get("Traceparent") != "" {
 		t.Errorf("headers %v", got.Header)
 	}
@@ -122,9 +116,7 @@ func TestCallsAreSignedAsTheWebhookIs(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 	})
 	o := Options{Target: s.URL, Secrets: func() []string { return []string{"old", "new"} }}
-	if err := call(t, o, message()); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, call(t, o, message()))
 	for _, secret := range []string{"old", "new"} {
 		if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); err != nil {
 			t.Errorf("%s: %v", secret, err)
@@ -234,16 +226,11 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, content []byte) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(name, content, 0o600))
 		return name
 	}
 	pair := s.TLS.Certificates[0]
-	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := require.Get(x509.MarshalPKCS8PrivateKey(pair.PrivateKey))(t)
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
 	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})
 	var warned []error
@@ -251,18 +238,13 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		Target: s.URL, Timeout: 5 * time.Second, Warn: func(err error) { warned = append(warned, err) },
 		CAFile: file("ca.pem", cert), CertFile: file("cert.pem", cert), KeyFile: file("key.pem", keyText),
 	}
-	c, err := newCaller(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(newCaller(o))(t)
 	t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 	again := func() error {
 		c.access.asked = time.Time{}
 		return c.call(t.Context(), message())
 	}
-	if err := again(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, again())
 	file("key.pem", []byte("half a file"))
 	if err := again(); err != nil || len(warned) != 1 {
 		t.Errorf("%v, warned %v; want the former certificate and one warning", err, warned)
@@ -273,10 +255,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	file("key.pem", keyText)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
 	private := pair.PrivateKey.(crypto.Signer)
-	other, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := require.Get(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))(t)
 	file("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other})) // which has signed nothing
 	if kind, _ := consumer.CallMeans(again()); kind != consumer.CallMisconfigured {
 		t.Errorf("with another CA the call is %s, want misconfigured", kind)
@@ -305,10 +284,7 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 // 1, and the one on its connection. It returns the requests as they came.
 func rawService(t *testing.T, answer func(conn net.Conn, n, onConn int)) (target string, requests func() []string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var mu sync.Mutex
 	var came []string
 	var wg sync.WaitGroup
@@ -411,12 +387,9 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 				test.then(conn, onConn)
 			})
 			repeats := 0
-			c, err := newCaller(Options{
+			c := require.Get(newCaller(Options{
 				Target: target, Timeout: 5 * time.Second, Concurrency: pooled, Repeated: func() { repeats++ },
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()

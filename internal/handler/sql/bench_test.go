@@ -3,6 +3,8 @@ package sql
 import (
 	"fmt"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const joinTables = `CREATE TABLE tb_order (sn VARCHAR(20) PRIMARY KEY, state VARCHAR(20) NOT NULL) ENGINE=InnoDB;
@@ -35,9 +37,7 @@ func BenchmarkHandle(b *testing.B) {
 			b.ResetTimer()
 			for b.Loop() {
 				msgs := messages(bodies...)
-				if err := w.handle(h, msgs...); err != nil {
-					b.Fatal(err)
-				}
+				require.OK(b, w.handle(h, msgs...))
 				b.StopTimer()
 				w.exec("UPDATE tb_order SET state = 'open'")
 				b.StartTimer()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -111,10 +112,7 @@ CREATE TABLE sums (id INT PRIMARY KEY, total INT, at DATETIME DEFAULT (UTC_TIMES
 		"INSERT INTO line ~SELECT 1, 1, 1, 1, 2, NOW()",
 	} {
 		before, _, _ := strings.Cut(text, "~")
-		f, err := Parse("f.sql", strings.Replace(text, "~", "", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := require.Get(Parse("f.sql", strings.Replace(text, "~", "", 1)))(t)
 		got := errorText(f.Check(t.Context(), w.pool))
 		want := fmt.Sprintf("f.sql:1:%d: line.", len(before)+1)
 		ours := strings.HasPrefix(got, want) && strings.Contains(got, "is a generated column")
@@ -165,9 +163,7 @@ func TestCheckLetsAFilePutMessagesIntoTheOutboxAndNothingElse(t *testing.T) {
 	w := newWorld(t, `
 CREATE TABLE goods (id INT PRIMARY KEY, n INT) ENGINE=InnoDB;
 CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB`)
-	if err := outbox.Migrate(t.Context(), w.db); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, outbox.Migrate(t.Context(), w.db))
 	w.exec("CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM rollbackd_outbox")
 	const put = "INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES ('t', :k, '{}')"
 	for text, good := range map[string]bool{
@@ -187,10 +183,7 @@ CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB`)
 		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) SELECT 't', :k, body FROM rollbackd_outbox": false,
 		"INSERT INTO goods (id) SELECT 1 FROM rollbackd_outbox WHERE msg_key = :k":                         false,
 	} {
-		f, err := Parse("f.sql", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := require.Get(Parse("f.sql", text))(t)
 		f.ours = []string{"log", outboxTable}
 		got := errorText(f.Check(t.Context(), w.pool))
 		if good && got != "" || !good && !strings.Contains(got, "no more than INSERT INTO rollbackd_outbox (…)") {
@@ -221,17 +214,9 @@ func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	dsn := server.Database(t)
-	good, err := Parse("f.sql", "SELECT :a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad, err := Parse("f.sql", "SELECT :a FROM nowhere")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	good := require.Get(Parse("f.sql", "SELECT :a"))(t)
+	bad := require.Get(Parse("f.sql", "SELECT :a FROM nowhere"))(t)
+	require.OK(t, server.Freeze())
 	told := make(chan struct{}, 100)
 	log := slog.New(slog.NewTextHandler(writer(func() { told <- struct{}{} }), nil))
 	o := Server{DSN: dsn, Logger: log, Options: mysqldb.Options{DialTimeout: time.Second, ReadTimeout: time.Second}}
@@ -243,9 +228,7 @@ func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
 		t.Fatalf("it ended while the database was frozen: %v", err)
 	default:
 	}
-	if err := server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, server.Thaw())
 	if err := <-ended; err != nil {
 		t.Errorf("the good one: %v", err)
 	}

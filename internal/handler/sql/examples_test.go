@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -77,15 +78,11 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, example(t, test.name, "tables.sql"))
-			if err := outbox.Migrate(t.Context(), w.db); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, outbox.Migrate(t.Context(), w.db))
 			h := New(w.parse(example(t, test.name, "handler.sql")))
 			w.want("at first", test.look, test.before)
 			message := messages(example(t, test.name, "message.json"))[0]
-			if err := w.handle(h, message); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, w.handle(h, message))
 			w.want("after the message", test.look, test.after)
 
 			err := w.handle(h, messages(test.other)[0])

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const orders = `CREATE TABLE tb_order (sn VARCHAR(20) PRIMARY KEY, state VARCHAR(20) NOT NULL) ENGINE=InnoDB;
@@ -51,9 +52,7 @@ func TestOneMessagesVerdictCostsNobodyElse(t *testing.T) {
 	}
 	const look = "SELECT sn, state FROM tb_order UNION ALL SELECT id, amount FROM goods ORDER BY 1"
 	w.want("nothing was committed", look, "1 100\n2 100\n3 0\na open\nb open\nc open\nd closed")
-	if err := w.handle(h, msgs[0], msgs[2], msgs[4]); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.handle(h, msgs[0], msgs[2], msgs[4]))
 	w.want("the others are", look, "1 101\n2 107\n3 0\na closed\nb closed\nc open\nd closed")
 }
 
@@ -81,18 +80,14 @@ func TestSavepointsAreForBatchesThatRunAgain(t *testing.T) {
 		msgs := messages(test.bodies...)
 		h := New(f)
 		for i := range msgs {
-			if err := h.(consumer.Validator).Validate(&msgs[i]); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, h.(consumer.Validator).Validate(&msgs[i]))
 		}
 		_ = h.Handle(t.Context(), tx, msgs)
 		if pool.ofMessages != test.want || pool.undone != test.undone {
 			t.Errorf("%s: %d savepoints of messages and %d undone, want %d and %d", test.name, pool.ofMessages, pool.undone,
 				test.want, test.undone)
 		}
-		if err := pool.ConnPool.(gorm.TxCommitter).Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, pool.ConnPool.(gorm.TxCommitter).Rollback())
 	}
 }
 
@@ -159,10 +154,7 @@ func TestRowsAreChangedRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	w.db = db
 	h := New(w.parse("UPDATE goods SET amount = amount + :n WHERE id = 1; -- expect 1, else permanent"))
@@ -186,9 +178,7 @@ func TestAProcedureThatIsAllowedIsCalledInTheTransaction(t *testing.T) {
 CALL give_back(:id, :n);
 SELECT id FROM goods WHERE id = :last; -- expect 1, else permanent: too early`))
 	call := func(id, n, last int) string { return fmt.Sprintf(`{"id":%d,"n":%d,"last":%d}`, id, n, last) }
-	if err := w.handle(h, messages(call(1, 5, 1), call(2, 7, 1))...); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.handle(h, messages(call(1, 5, 1), call(2, 7, 1))...))
 	const look = "SELECT id, amount FROM goods ORDER BY id"
 	w.want("both are called", look, "1 105\n2 107\n3 0")
 	by := blamed(t, w.handle(h, messages(call(1, 5, 1), call(9, 1, 1))...))

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const good = "UPDATE t SET n = n + :n WHERE id = :id;"
@@ -123,7 +125,7 @@ func TestCommentsForPeopleHaveNoEffect(t *testing.T) {
 // What looks like a parameter, a comment or the end of a statement inside a string or a name is none.
 func TestParseSplitsAsTheServerDoes(t *testing.T) {
 	t.Parallel()
-	f, err := Parse("f.sql", `
+	f := require.Get(Parse("f.sql", `
 -- Any comment.
 SELECT 1 FROM a WHERE b = ':x; -- @y' AND c = "it""s ?"
   AND d = 'a\';' AND `+"`:e;`"+` = 5--3; -- expect 0 or 1, else done
@@ -134,10 +136,7 @@ INSERT INTO t /* inside */ VALUES (:a, :{b c}, :{/d/0}, :{}, :rollbackd_key) # a
 -- expect 1 or more, else retry: some text
 ;
 -- once
-WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
+WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`))(t)
 	var got []string
 	for in, s := range f.all {
 		line := s.verb + " | " + asWritten(s)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // A file for whoever looks holds one SELECT that names each parameter and locks nothing; any other is refused where it
@@ -34,9 +36,7 @@ func TestAQueryIsOneSelectWithItsParameters(t *testing.T) {
 		{"SELECT 1 INTO OUTFILE 'a'", ":1:10: SELECT … INTO is refused"},
 	} {
 		path := filepath.Join(t.TempDir(), "q.sql")
-		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(path, []byte(tc.text), 0o600))
 		text, places, err := LoadQuery(path, "after", "limit")
 		switch {
 		case tc.want != "":

@@ -3,6 +3,8 @@ package sql
 import (
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given columns of every kind, when a message's values are written, then they arrive as the message has them.
@@ -19,9 +21,7 @@ INSERT INTO v (i, d, s, b) VALUES (:i, :d, :s, :{flags/0})`)
 		{"d":1.5e3,"s":null},
 		{"d":-12e-4,"s":""},
 		{"i":0,"d":1E0,"s":"007"}]}`
-	if err := w.handle(h, messages(body)[0]); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.handle(h, messages(body)[0]))
 	w.want("integers", "SELECT i FROM v ORDER BY n",
 		"9223372036854775807\n-9223372036854775808\nNULL\nNULL\n0")
 	w.want("decimals", "SELECT d FROM v ORDER BY n",
@@ -36,9 +36,7 @@ func TestDecimalsAreAddedExactly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `CREATE TABLE v (d DECIMAL(30, 2)); INSERT INTO v VALUES (9007199254740993.01)`)
 	h := New(w.parse("UPDATE v SET d = d - :x"))
-	if err := w.handle(h, messages(`{"x":-9007199254740993.02}`)[0]); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, w.handle(h, messages(`{"x":-9007199254740993.02}`)[0]))
 	w.want("the sum", "SELECT d FROM v", "18014398509481986.03")
 }
 
@@ -59,12 +57,9 @@ func TestExactWritesNumbersWithoutExponent(t *testing.T) {
 // A message that lacks what a statement names is refused before any transaction, in words for who finds it.
 func TestMessagesThatLackAFieldAreMalformed(t *testing.T) {
 	t.Parallel()
-	f, err := Parse("f.sql", `UPDATE t SET a = :{/buyer/id} WHERE b = :order;
+	f := require.Get(Parse("f.sql", `UPDATE t SET a = :{/buyer/id} WHERE b = :order;
 -- for each /items
-UPDATE t SET a = a + :n, c = :shop`)
-	if err != nil {
-		t.Fatal(err)
-	}
+UPDATE t SET a = a + :n, c = :shop`))(t)
 	whole := `{"buyer":{"id":1},"order":"a","shop":1,"items":[{"n":1}]}`
 	for _, test := range []struct{ part, by, want string }{
 		{"", "", ""},

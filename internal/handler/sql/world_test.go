@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -33,9 +34,7 @@ func newWorld(t testing.TB, tables string) *world {
 	if w.db, _, err = mysqldb.Open(t.Context(), w.dsn, mysqldb.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if w.pool, err = w.db.DB(); err != nil {
-		t.Fatal(err)
-	}
+	w.pool = require.Get(w.db.DB())(t)
 	t.Cleanup(func() { w.pool.Close() })
 	for _, text := range strings.Split(tables, ";") {
 		if strings.TrimSpace(text) != "" {
@@ -86,13 +85,8 @@ func (w *world) want(what, query, want string) {
 // parse parses a file that must be good, and checks it against the database.
 func (w *world) parse(text string) *File {
 	w.t.Helper()
-	f, err := Parse("handler.sql", text)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := f.Check(w.t.Context(), w.pool); err != nil {
-		w.t.Fatal(err)
-	}
+	f := require.Get(Parse("handler.sql", text))(w.t)
+	require.OK(w.t, f.Check(w.t.Context(), w.pool))
 	return f
 }
 
@@ -154,9 +148,6 @@ func blamedOf(err error) (errs map[int]error, ok bool) {
 // example reads a file of deploy/examples/sql.
 func example(t testing.TB, name, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "sql", name, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "sql", name, file)))(t)
 	return string(text)
 }

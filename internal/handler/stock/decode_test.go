@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -50,10 +51,7 @@ func TestDecodeReadsMessages(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := decode([]byte(test.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := require.Get(decode([]byte(test.body)))(t)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -62,10 +60,7 @@ func TestDecodeReadsMessages(t *testing.T) {
 }
 
 func TestDecodeReadsTheLargestMessage(t *testing.T) {
-	got, err := decode(message(maxItems))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Get(decode(message(maxItems)))(t)
 	if len(got.Items) != maxItems || got.Items[999] != (stock.Item{SKU: 1000, Quantity: 1}) {
 		t.Errorf("%d items, the last is %v", len(got.Items), got.Items[len(got.Items)-1])
 	}
@@ -209,9 +204,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, err := decode(body); err != nil {
-					b.Fatal(err)
-				}
+				require.Get(decode(body))(b)
 			}
 		})
 	}

@@ -5,18 +5,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // The event is as its document shows it, and a rollback that gives back the same, should it come to that queue.
 func TestTheEventIsAsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/events/stock.released.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile("../../../docs/events/stock.released.json"))(t)
 	var schema struct{ Examples []json.RawMessage }
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(text, &schema))
 	event := released{"20261121-0001", []quantityOf{{1001, 2}}, identity{"order.cancelled", "20261121-0001"}}
 	body, err := json.Marshal(event)
 	if err != nil || string(body) != string(schema.Examples[0]) {

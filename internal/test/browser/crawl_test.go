@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // hostile is text that would be something in a page, were it not escaped.
@@ -113,10 +114,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		w.at + "/log?status=dead"}; len(queue) > 0; {
 		address := queue[0]
 		queue = queue[1:]
-		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := require.Get(url.Parse(address))(t)
 		if opened[address] || kinds[kind(u)] == mostOpened {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 var (
@@ -87,17 +88,12 @@ func (w *world) flow(whole time.Duration) {
 func (b *tab) picture(name string, height int64) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(1120, height))
-	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	png := require.Get(chromedp.Run(b.ctx, chromedp.CaptureScreenshot()))(b.t)
 	if *pictures == "" {
 		return // with other fonts a picture has another size
 	}
 	if len(png) > mostOfPicture {
 		b.t.Errorf("%s has %d bytes", name, len(png))
 	}
-	if err := os.WriteFile(filepath.Join(*pictures, name), png, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	require.OK(b.t, os.WriteFile(filepath.Join(*pictures, name), png, 0o600))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Screens, in CSS pixels.
@@ -42,9 +43,7 @@ func newTab(t *testing.T) *tab {
 	b := &tab{t: t}
 	ctx, cancel := chromedp.NewContext(browserContext(t), chromedp.WithNewBrowserContext())
 	b.ctx = ctx
-	if err := chromedp.Listen(ctx, b.hear); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, chromedp.Listen(ctx, b.hear))
 	t.Cleanup(func() {
 		b.quiet()
 		b.wg.Wait()
@@ -115,9 +114,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		b.t.Fatal(err)
-	}
+	require.OK(b.t, chromedp.Do(ctx, steps...))
 }
 
 // open opens an address and waits until all of it is there.

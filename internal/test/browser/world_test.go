@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -42,9 +43,7 @@ func newWorld(t *testing.T) *world {
 	}
 	dsn := stack.MySQL(t)
 	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte("rita read "+readToken+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(tokens, []byte("rita read "+readToken+"\n"), 0o600))
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"ROLLBACKD_AMQP_URL=" + w.broker.URL, "ROLLBACKD_MYSQL_DSN=" + dsn, "ROLLBACKD_REDIS_URL=" + stack.Redis(t),
@@ -53,16 +52,12 @@ func newWorld(t *testing.T) *world {
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
 		"ROLLBACKD_ADMIN_TOKENS_FILE=" + tokens,
 	}
-	if _, err := program.Run(t.Context(), program.Shared(t), env, "migrate"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(program.Run(t.Context(), program.Shared(t), env, "migrate"))(t)
 	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.db, err = handle.DB(); err != nil {
-		t.Fatal(err)
-	}
+	w.db = require.Get(handle.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
 	daemon, err := program.Start(program.Options{Path: program.Shared(t), Args: []string{"run"}, Env: env, Log: w.logs})
 	if err != nil {
@@ -80,10 +75,7 @@ func newWorld(t *testing.T) *world {
 	})
 	starting, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	addr, err := daemon.Addr(starting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := require.Get(daemon.Addr(starting))(t)
 	w.at = "http://" + addr + basePath
 	return w
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Dead makes dead letters: it publishes a message of each key and lets a consumer of the queue refuse them for good.
@@ -56,13 +57,10 @@ func (s *Servers) Consume(queue string) (stop func()) {
 }
 
 func (s *Servers) run(ctx context.Context, queue string, h consumer.Handler, ended func(consumer.Ended)) {
-	c, err := consumer.Open(ctx, consumer.Config{
+	c := require.Get(consumer.Open(ctx, consumer.Config{
 		MySQLDSN: s.MySQLDSN, AMQPURLs: []string{s.AMQPURL}, Queue: queue, Migrate: true,
 		Observe: ended, MaxDead: consumer.Off, WithoutKeeper: true, Logger: slog.New(slog.DiscardHandler),
-	}, h)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	}, h))(s.t)
 	must.OK(c.Run(ctx))
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/stock"
@@ -82,9 +83,7 @@ func New(t testing.TB) *World {
 // Must ends the test after an error.
 func (w *World) Must(errs ...error) {
 	w.T.Helper()
-	if err := errors.Join(errs...); err != nil {
-		w.T.Fatal(err)
-	}
+	require.OK(w.T, errors.Join(errs...))
 }
 
 // Declare makes the queues, or those that are gone.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -40,36 +41,23 @@ type described struct {
 
 func read(t *testing.T) described {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile("../../../docs/openapi.json"))(t)
 	if ok, errs := validatorOf(t, text).ValidateDocument(); !ok {
 		t.Fatalf("docs/openapi.json is not valid:\n%s", words(errs))
 	}
 	var document map[string]any
-	if err := json.Unmarshal(text, &document); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(text, &document))
 	closeSchemas(document["components"])
-	closed, err := json.Marshal(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	closed := require.Get(json.Marshal(document))(t)
 	d := described{validator: validatorOf(t, closed)}
 	all := struct{ Paths any }{&d.paths}
-	if err := json.Unmarshal(text, &all); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal(text, &all))
 	return d
 }
 
 func validatorOf(t *testing.T, text []byte) validator.Validator {
 	t.Helper()
-	document, err := libopenapi.NewDocument(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := require.Get(libopenapi.NewDocument(text))(t)
 	v, errs := validator.NewValidator(document, config.WithFormatAssertions())
 	if len(errs) > 0 {
 		t.Fatal(errs)
@@ -134,10 +122,7 @@ func (c *client) askWrong(method, path, body string, status int, v any, headers 
 
 func (c *client) request(method, path, body string, headers []string) *http.Request {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	req := require.Get(http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body)))(c.t)
 	req.Close = true
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	if body != "" {
@@ -151,15 +136,9 @@ func (c *client) request(method, path, body string, headers []string) *http.Requ
 
 func (c *client) answered(req *http.Request, status int, v any) http.Header {
 	c.t.Helper()
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := require.Get(http.DefaultTransport.RoundTrip(req))(c.t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	text := require.Get(io.ReadAll(resp.Body))(c.t)
 	if resp.StatusCode != status {
 		c.t.Fatalf("%s %s: HTTP %d, want %d: %s", req.Method, req.URL, resp.StatusCode, status, text)
 	}
@@ -208,18 +187,13 @@ const key = "Idempotency-Key"
 // then the stock comes back, each operation answers as it is described, and so does what is refused.
 func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	d := read(t)
-	binary, err := program.Build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	const token = "a-token-of-the-test"
 	b, dsn := stack.AMQP(t), stack.MySQL(t)
 	queue, exchange := b.Name("stock.rollback"), b.Name("stock")
 	file := filepath.Join(t.TempDir(), "cancelled.sql")
-	if err := os.WriteFile(file, []byte("SELECT 'stock.rollback' AS msg_tag, 'lost' AS msg_key, NULL AS body, NULL AS "+
-		"created_at, sku_id AS after FROM stock WHERE sku_id = 1 AND sku_id > :after LIMIT :limit"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(file, []byte("SELECT 'stock.rollback' AS msg_tag, 'lost' AS msg_key, NULL AS body, NULL "+
+		"AS created_at, sku_id AS after FROM stock WHERE sku_id = 1 AND sku_id > :after LIMIT :limit"), 0o600))
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + dsn,
 		"ROLLBACKD_REDIS_URL=" + stack.Redis(t), "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + exchange,
@@ -230,30 +204,18 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	if out, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
 		t.Fatal(out, err)
 	}
-	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	orders := shop.Orders(rand.New(rand.NewPCG(1, 2)), "order", 5, 10)
-	if err := shop.Stock(t.Context(), db, 10, 1000); err != nil {
-		t.Fatal(err)
-	}
-	if err := shop.SeedReserved(t.Context(), db, orders); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, shop.Stock(t.Context(), db, 10, 1000))
+	require.OK(t, shop.SeedReserved(t.Context(), db, orders))
 	rename := func(query string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		require.Get(db.ExecContext(t.Context(), query))(t)
 	}
 	rename("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
 	logs := new(strings.Builder)
-	daemon, err := program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	daemon := require.Get(program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs}))(t)
 	t.Cleanup(func() {
 		_ = daemon.Kill() // if it still runs
 		if t.Failed() {
@@ -265,10 +227,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 			MessageId: o.Key(), Type: "stock.rollback", Body: o.Body(), DeliveryMode: 2,
 		})
 	}
-	addr, err := daemon.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := require.Get(daemon.Addr(t.Context()))(t)
 	c := &client{t: t, d: d, base: "http://" + addr + "/api/v1", token: token, seen: map[string]bool{}}
 	var list struct {
 		Items []struct{ Key, Tag string }

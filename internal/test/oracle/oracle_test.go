@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/stock"
@@ -40,56 +41,40 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.db, err = handle.DB(); err != nil {
-		t.Fatal(err)
-	}
+	w.db = require.Get(handle.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
-	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{
+	require.OK(t, dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{
 		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	w.oracle = oracle.World{
 		DB: w.db, LogTable: "consumer_log", Group: group, KeyFrom: "property:message_id", AMQPURL: w.broker.URL,
 		Queue: w.broker.Name("main"), Delays: []time.Duration{time.Hour},
 		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil },
 	}
 	w.declare()
-	if w.ledger, err = w.oracle.NewLedger(); err != nil {
-		t.Fatal(err)
-	}
+	w.ledger = require.Get(w.oracle.NewLedger())(t)
 	w.perfect()
 	return w
 }
 
 func (w *world) declare() {
 	w.t.Helper()
-	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
 	topology := rabbit.TopologyConfig{
 		Exchange: w.broker.Name("x"), Queue: w.oracle.Queue, RoutingKeys: []string{tag}, Delays: w.oracle.Delays,
 	}
 	w.broker.Track(topology.Queues()...)
 	w.broker.TrackExchanges(topology.Exchange)
-	if _, err := rabbit.Declare(w.t.Context(), conn, topology); err != nil {
-		w.t.Fatal(err)
-	}
+	require.Get(rabbit.Declare(w.t.Context(), conn, topology))(w.t)
 }
 
 func (w *world) perfect() {
 	w.t.Helper()
 	w.exec("INSERT INTO stock (sku_id, amount) VALUES (1, 8), (2, 10)")
 	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('A', 1, 2, 1)")
-	if err := oracle.Audit(w.t.Context(), w.db); err != nil {
-		w.t.Fatal(err)
-	}
-	var err error
-	if w.before, err = oracle.ReadStock(w.t.Context(), w.db); err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, oracle.Audit(w.t.Context(), w.db))
+	w.before = require.Get(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 	w.record("a", "body a", "A", oracle.ToBeApplied(), 2)
 	w.record("d", "body d", "", oracle.ToDie(dedup.ReasonPermanent), 1)
 	w.release("A", 1, 2, "a")
@@ -147,10 +132,7 @@ func (w *world) exec(query string, args ...any) {
 
 func (w *world) check(allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
-	report, err := w.oracle.Check(w.t.Context(), w.before, w.ledger, allow)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	report := require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
 	return report
 }
 
@@ -299,18 +281,10 @@ func TestOracleFindsWhatIsWrongAtTheEndsOfTheChain(t *testing.T) {
 func TestOracleFindsWhatIsUnacked(t *testing.T) {
 	w := newWorld(t)
 	w.copyTo(w.oracle.Queue, "a", "body a", wire.CopyOptions{})
-	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Get(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
 	defer conn.Close()
-	sub, err := conn.Consume(t.Context(), w.oracle.Queue, "holder", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sub.Collect(t.Context(), 1, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	sub := require.Get(conn.Consume(t.Context(), w.oracle.Queue, "holder", 1))(t)
+	require.Get(sub.Collect(t.Context(), 1, 0, nil))(t)
 	if err := w.check(oracle.Allowance{}).Err(); err == nil || !strings.Contains(err.Error(), "unacked: 1 ") {
 		t.Errorf("the oracle says %v, want one unacked delivery", err)
 	}

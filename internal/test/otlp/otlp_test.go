@@ -23,6 +23,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -39,19 +40,11 @@ func startReceiver(t *testing.T) *receiver {
 	r := &receiver{http: stack.FreeAddr(t), grpc: stack.FreeAddr(t), sink: new(consumertest.TracesSink)}
 	factory := otlpreceiver.NewFactory()
 	cfg := factory.CreateDefaultConfig()
-	err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{
+	require.OK(t, confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{
 		"http": map[string]any{"endpoint": r.http}, "grpc": map[string]any{"endpoint": r.grpc},
-	}}).Unmarshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := factory.CreateTraces(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, r.sink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := got.Start(t.Context(), componenttest.NewNopHost()); err != nil {
-		t.Fatal(err)
-	}
+	}}).Unmarshal(cfg))
+	got := require.Get(factory.CreateTraces(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, r.sink))(t)
+	require.OK(t, got.Start(t.Context(), componenttest.NewNopHost()))
 	t.Cleanup(func() {
 		if err := got.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -163,10 +156,7 @@ func idOf(traceparent string) string {
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
 // of the spans that called them.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
-	binary, err := program.Build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, binary, protocol) })
 	}
@@ -193,9 +183,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol,
 		"OTEL_SERVICE_NAME=shop-rollbacks", "OTEL_BSP_SCHEDULE_DELAY=200",
 	}
-	if _, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(program.Run(t.Context(), binary, env, "migrate"))(t)
 	o.answer(`"retried"`, http.StatusInternalServerError)
 	o.answer(`"dead"`, http.StatusUnprocessableEntity)
 	published := map[string]string{} // trace/span by body
@@ -208,10 +196,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 		})
 	}
 	logs := &program.Log{}
-	daemon, err := program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	daemon := require.Get(program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs}))(t)
 	t.Cleanup(func() {
 		_ = daemon.Kill() // if it still runs
 		if t.Failed() {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const (
@@ -88,9 +90,7 @@ func alertNames(t *testing.T) (names []string) {
 func dashboardExpressions(t *testing.T) (all []string) {
 	t.Helper()
 	var board any
-	if err := json.Unmarshal([]byte(read(t, dashboard)), &board); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, json.Unmarshal([]byte(read(t, dashboard)), &board))
 	var walk func(any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -127,10 +127,7 @@ func sped(t *testing.T, file string) string {
 	text := span.ReplaceAllStringFunc(read(t, file), func(found string) string {
 		m := span.FindStringSubmatch(found)
 		n++
-		count, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		count := require.Get(strconv.Atoi(m[2]))(t)
 		d := time.Duration(count) * units[m[3]] / faster
 		return m[1] + strconv.FormatInt(d.Milliseconds(), 10) + "ms" + m[4]
 	})
@@ -142,16 +139,11 @@ func sped(t *testing.T, file string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(path))(t)
 	return string(text)
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }

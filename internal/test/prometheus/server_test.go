@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -54,13 +55,10 @@ func startServer(t *testing.T) *server {
 	write(t, filepath.Join(dir, "rules.yaml"), sped(t, rulesFile))
 	write(t, s.targets, "[]")
 	log := &program.Log{}
-	p, err := program.Start(program.Options{Path: path, Log: log, Args: []string{
+	p := require.Get(program.Start(program.Options{Path: path, Log: log, Args: []string{
 		"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 		"--web.listen-address=" + addr,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}))(t)
 	t.Cleanup(func() {
 		_ = p.Kill() // it is done with, whatever it says
 		if t.Failed() {
@@ -85,10 +83,7 @@ func (s *server) scrape(t *testing.T, job, addr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = append(s.known, target{[]string{addr}, map[string]string{"job": job}})
-	text, err := json.Marshal(s.known)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(json.Marshal(s.known))(t)
 	next := s.targets + ".next"
 	write(t, next, string(text))
 	if err := os.Rename(next, s.targets); err != nil { // whole, or not at all

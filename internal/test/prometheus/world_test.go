@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -124,12 +125,9 @@ func (w *world) environ() []string {
 // start starts the daemon; [world.run] waits until Prometheus has seen it too.
 func (w *world) start() *program.Process {
 	w.t.Helper()
-	p, err := program.Start(program.Options{
+	p := require.Get(program.Start(program.Options{
 		Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	w.t.Cleanup(func() { _ = p.Kill() }) // it is done with, whatever it says
 	return p
 }

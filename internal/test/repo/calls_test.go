@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given the files of package consumer, when a function of one uses a function of another, then no function of that one
@@ -48,10 +50,7 @@ func callsBetweenFiles(t *testing.T, path string) map[string]map[string]string {
 	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f",
 		"{{.ImportPath}} {{.Export}} {{.Dir}} {{join .GoFiles \",\"}}", path)
 	list.Dir, list.Stderr = top(), os.Stderr
-	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := require.Get(list.Output())(t)
 	exports := map[string]string{}
 	var last []string // the package itself comes behind what it needs
 	for line := range strings.Lines(string(out)) {
@@ -61,20 +60,14 @@ func callsBetweenFiles(t *testing.T, path string) map[string]map[string]string {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	for name := range strings.SplitSeq(last[3], ",") {
-		file, err := parser.ParseFile(fset, filepath.Join(last[2], name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := require.Get(parser.ParseFile(fset, filepath.Join(last[2], name), nil, parser.SkipObjectResolution))(t)
 		files = append(files, file)
 	}
 	found := types.Info{Uses: map[*ast.Ident]types.Object{}}
 	check := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(exports[path])
 	})}
-	pkg, err := check.Check(last[0], fset, files, &found)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkg := require.Get(check.Check(last[0], fset, files, &found))(t)
 	calls := map[string]map[string]string{}
 	for used, object := range found.Uses {
 		f, ok := object.(*types.Func)

@@ -11,16 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // parse reads the files of a package, those of tests left out.
 func parse(t *testing.T, set *token.FileSet, p pkg) (parsed []*ast.File) {
 	t.Helper()
 	for _, name := range p.GoFiles {
-		f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := require.Get(parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.ParseComments))(t)
 		parsed = append(parsed, f)
 	}
 	return parsed
@@ -31,10 +30,7 @@ func shownOf(t *testing.T, p pkg) (*doc.Package, []*ast.File) {
 	t.Helper()
 	set := token.NewFileSet()
 	parsed := parse(t, set, p)
-	d, err := doc.NewFromFiles(set, parsed, p.ImportPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Get(doc.NewFromFiles(set, parsed, p.ImportPath))(t)
 	return d, parsed
 }
 
@@ -183,10 +179,7 @@ func testFiles(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	all := map[string]*ast.File{}
 	for _, name := range files(t, "_test.go") {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := require.Get(parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), name), nil, parser.ParseComments))(t)
 		all[name] = f
 	}
 	return all

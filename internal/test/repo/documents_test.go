@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 var update = flag.Bool("update", false, "write what is made from the code into the documents")
@@ -91,9 +92,7 @@ func generated(t *testing.T, page, begin, end, want string) {
 	got := between(t, page, begin, end)
 	if *update {
 		text := strings.Replace(read(t, page), begin+got+end, begin+want+end, 1)
-		if err := os.WriteFile(filepath.Join(root(t), page), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.WriteFile(filepath.Join(root(t), page), []byte(text), 0o600))
 		return
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -103,10 +102,7 @@ func generated(t *testing.T, page, begin, end, want string) {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Get(os.ReadFile(filepath.Join(root(t), name)))(t)
 	return string(text)
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // results is what the documents show of bench/results.json.
@@ -53,9 +55,7 @@ func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {
 	text := []byte(read(t, "bench/results.json"))
 	var r results
 	all := map[string]json.RawMessage{}
-	if err := errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, &all)); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, &all)))
 	if !r.Run.Complete {
 		t.Error("bench/results.json is of a trial, not of a whole run")
 	}

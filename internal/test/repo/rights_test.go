@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestRightsPageHoldsTheList(t *testing.T) {
@@ -24,19 +25,14 @@ func TestRightsPageHoldsTheList(t *testing.T) {
 // queue. The schema is `shop`, the vhost /.
 func TestAccountFilesHoldTheRights(t *testing.T) {
 	const dir = "deploy/accounts"
-	entries, err := os.ReadDir(filepath.Join(root(t), dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := require.Get(os.ReadDir(filepath.Join(root(t), dir)))(t)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 		text := filled(t, entry.Name(), "")
 		if strings.HasSuffix(entry.Name(), ".json") {
 			var indented bytes.Buffer
-			if err := json.Indent(&indented, []byte(text), "", "  "); err != nil {
-				t.Fatal(err)
-			}
+			require.OK(t, json.Indent(&indented, []byte(text), "", "  "))
 			text = indented.String()
 		}
 		generated(t, dir+"/"+entry.Name(), "", "", text)
@@ -93,7 +89,7 @@ func filled(t *testing.T, form, classic string) string {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	if err := forms.Execute(&text, map[string]any{
+	require.OK(t, forms.Execute(&text, map[string]any{
 		"Migrate": rights.MySQL(n, rights.Migrate), "Work": rights.MySQL(n, work...), "Lock": rights.Lock(work...),
 		"TakeOver": rights.MySQL(n, rights.TakeOver), "Within": rights.Outbox(true, work...),
 		"Producer": rights.MySQL(n, rights.Producer), "Relay": rights.MySQL(n, rights.Relay),
@@ -103,8 +99,6 @@ func filled(t *testing.T, form, classic string) string {
 		"Sentinels": rights.SentinelACL("rollbackd", "PASSWORD"),
 		"Accounts":  accounts, "ByName": []account{accounts[1], accounts[0]},
 		"Resources": rights.RabbitMQ(n, rights.Roles()...), "Policy": rabbit.TopologyConfig{Queue: n.Queue}.MainPolicy(),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return text.String()
 }

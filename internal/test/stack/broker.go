@@ -13,6 +13,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Message is what a test publishes: Body, Headers, MessageId and so on, in the client library's own type, so that a
@@ -298,10 +300,7 @@ func (b *Broker) LimitMessages(size int) {
 // HoldExclusively makes an exclusive consumer of the queue, which takes one message and acks none, until the test ends.
 func (b *Broker) HoldExclusively(queue string) {
 	b.t.Helper()
-	conn, err := b.connection()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	conn := require.Get(b.connection())(b.t)
 	ch, err := conn.Channel()
 	if err == nil {
 		_, err = consumeOne(ch, queue, true)

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given three nodes, when a quorum queue is declared on one of them, then all three hold it; and when its leader is
@@ -19,10 +20,7 @@ func TestNodesFormACluster(t *testing.T) {
 	if os.Getenv(EnvAMQP) != "" && os.Getenv(EnvPrivate) == "" {
 		t.Skipf("needs a RabbitMQ it may kill, and %s names one that is not ours to kill", EnvAMQP)
 	}
-	s, err := Start(t.Context(), Options{Only: []Kind{KindRabbitMQ}, RabbitMQNodes: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRabbitMQ}, RabbitMQNodes: 3}))(t)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -41,9 +39,7 @@ func TestNodesFormACluster(t *testing.T) {
 			t.Errorf("the queue's members are %s, want %s among them", members, node.NodeName())
 		}
 	}
-	if err := s.Nodes[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, s.Nodes[0].Kill())
 	poll.Until(t, "the message being had from another node", func() bool {
 		conn, err := amqp.Dial(s.Nodes[1].URL())
 		if err != nil {
@@ -57,9 +53,7 @@ func TestNodesFormACluster(t *testing.T) {
 		d, ok, err := ch.Get("q", true)
 		return err == nil && ok && string(d.Body) == "kept"
 	})
-	if err := s.Nodes[0].Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, s.Nodes[0].Start())
 	poll.Until(t, "all nodes being together again", func() bool {
 		others, err := s.Nodes[1].Eval(t.Context(), "length(nodes())")
 		return err == nil && others == "2"

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // MySQL makes an empty database and returns a DSN for it, in go-sql-driver's form, of an account that may do
@@ -83,9 +84,7 @@ func execMySQL(t testing.TB, dsn, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := onMySQL(ctx, dsn, func(ctx context.Context, db *sql.DB) { must.Exec(ctx, db, statement) }); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, onMySQL(ctx, dsn, func(ctx context.Context, db *sql.DB) { must.Exec(ctx, db, statement) }))
 }
 
 // uniqueSuffix is short, lower case, and never the same twice, in no process.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given three nodes of a cluster behind a HAProxy, when the one that is written to is killed, then another one takes
@@ -54,7 +55,7 @@ func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back f
 		_ = db.QueryRowContext(ctx, "SELECT "+name).Scan(&at)
 		return at
 	}
-	err := must.Catch(func() {
+	require.OK(t, must.Catch(func() {
 		must.OK(exec("CREATE TABLE x (n INT PRIMARY KEY) ENGINE=InnoDB"))
 		must.OK(exec("INSERT INTO x VALUES (1)"))
 		if at := written(); at != s.Databases[0].NodeName() {
@@ -79,8 +80,5 @@ func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back f
 			})
 			return err == nil && n == 2
 		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestAProgramOfATreeIsFoundThroughTheTreesOwnLinks(t *testing.T) {
@@ -14,9 +16,7 @@ func TestAProgramOfATreeIsFoundThroughTheTreesOwnLinks(t *testing.T) {
 		"usr/bin/real-server": 0o755, "usr/bin/no-program": 0o644, "usr/lib/alternatives/server-2": 0o755,
 	} {
 		file := filepath.Join(tree, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, mode)); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, mode)))
 	}
 	for link, target := range map[string]string{
 		"usr/bin/absolute": "/usr/lib/alternatives/server-2", // which the machine does not have
@@ -25,9 +25,7 @@ func TestAProgramOfATreeIsFoundThroughTheTreesOwnLinks(t *testing.T) {
 		"usr/bin/loop":     "loop",
 		"usr/bin/outside":  "/bin/sh", // which the tree does not have
 	} {
-		if err := os.Symlink(target, filepath.Join(tree, link)); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, os.Symlink(target, filepath.Join(tree, link)))
 	}
 	t.Setenv(EnvTree, tree)
 	for name, want := range map[string]string{

@@ -14,14 +14,12 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestStopLeavesNoProcessAndNoFile(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	s, err := Start(t.Context(), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(Start(t.Context(), Options{}))(t)
 	if n := len(processesIn(t, s.dir)); n < 4 { // epmd, rabbitmq, mysql, redis, and RabbitMQ's helpers
 		t.Errorf("%d processes run in the stack's folder, want at least 4", n)
 	}
@@ -54,10 +52,7 @@ func TestStartThatFailsShowsTheLogAndLeavesNothing(t *testing.T) {
 // have.
 func processesIn(t *testing.T, dir string) (pids []string) {
 	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := require.Get(filepath.Glob("/proc/[0-9]*/environ"))(t)
 	for _, path := range paths {
 		text, err := os.ReadFile(path) // fails for processes of others and for those that just ended
 		if err == nil && strings.Contains(string(text), "HOME="+dir) {
@@ -94,18 +89,10 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envHelper+"=1", "TMPDIR="+tmp)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := require.Get(cmd.StdinPipe())(t)
 	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := require.Get(cmd.StdoutPipe())(t)
+	require.OK(t, cmd.Start())
 	dir, _ := bufio.NewReader(stdout).ReadString('\n') // an early end shows in what was read
 	dir = strings.TrimSpace(dir)
 	if !filepath.IsAbs(dir) {
@@ -116,18 +103,13 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	}
 
 	// When it is killed.
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, cmd.Process.Kill())
 	_ = cmd.Wait() // says that it was killed
 
 	// Then no server is left, and the next start removes the data.
 	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, dir)) == 0 })
 	t.Setenv("TMPDIR", tmp)
-	s, err := Start(t.Context(), Options{Only: []Kind{KindRedis}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRedis}}))(t)
 	defer s.Stop()
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the killed process's folder is still there: %v", err)
@@ -138,15 +120,9 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 }
 
 func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
-	s, err := Start(t.Context(), Options{Only: []Kind{KindRedis}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRedis}}))(t)
 	defer s.Stop()
-	environ, err := s.Environ()
-	if err != nil {
-		t.Fatal(err)
-	}
+	environ := require.Get(s.Environ())(t)
 	for _, c := range []struct {
 		name    string
 		private bool

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // The environment through which tests are given servers.
@@ -181,10 +183,7 @@ func stopWith(t testing.TB, s *Stack) {
 // mayKill skips the test where a server was given from outside.
 func mayKill(t testing.TB, kind Kind) {
 	t.Helper()
-	private, err := readPrivate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := require.Get(readPrivate())(t)
 	if os.Getenv(kind.env()) != "" && !slices.Contains(private.Kinds, kind) {
 		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // KeepStatements has this database server write down every statement that it gets, for [Server.WholeReads].
@@ -23,10 +24,7 @@ func (s *Server) KeepStatements(t testing.TB) {
 func (s *Server) WholeReads(t testing.TB, dsn string, tables ...string) (reads []string, looked int) {
 	t.Helper()
 	execMySQL(t, s.url, "SET GLOBAL general_log = OFF")
-	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.Get(sql.Open("mysql", dsn))(t)
 	defer db.Close()
 	statements := statementsOver(t, db, tables)
 	for _, text := range statements {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Ports are taken from below the range the kernel gives to outgoing connections (32768 and up on Linux), so that no
@@ -56,10 +58,7 @@ func listen() (*net.TCPListener, error) {
 // kernel chooses for ":0" would not do: it is one of those that outgoing connections get, and is soon taken by one.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	ports, err := freePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ports := require.Get(freePorts(1))(t)
 	return loopback(ports[0])
 }
 

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // TCPProxy stands between a client and a server and breaks the wire between them while the server itself stays well.
@@ -61,10 +63,7 @@ type trap struct {
 // Proxy starts a proxy in front of target, which is a host and port, for the time of this test.
 func Proxy(t testing.TB, target string) *TCPProxy {
 	t.Helper()
-	p, err := NewProxy(target, t.Errorf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Get(NewProxy(target, t.Errorf))(t)
 	t.Cleanup(p.Close)
 	return p
 }

@@ -12,15 +12,13 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // echo is a server that sends back what it gets.
 func echo(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -38,19 +36,14 @@ func echo(t *testing.T) string {
 
 func dial(t *testing.T, addr string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Get(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func say(t *testing.T, c net.Conn, text string) {
 	t.Helper()
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	require.Get(c.Write([]byte(text)))(t)
 }
 
 func hear(t *testing.T, c net.Conn, want string) {
@@ -140,13 +133,8 @@ func TestProxyDropReply(t *testing.T) {
 			execMySQL(t, direct, "DELETE FROM t")
 			db := OpenMySQL(parseDSN(t, p.Through(direct)))
 			defer db.Close()
-			tx, err := db.Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec("INSERT INTO t VALUES (1)"); err != nil {
-				t.Fatal(err)
-			}
+			tx := require.Get(db.Begin())(t)
+			require.Get(tx.Exec("INSERT INTO t VALUES (1)"))(t)
 
 			// When the commit meets the trap.
 			sprung := c.trap(isCommit)

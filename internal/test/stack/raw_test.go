@@ -6,26 +6,18 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // refuses says whether a plain client, consuming from the queue, loses its connection over what it gets.
 func refuses(t *testing.T, target, queue string) bool {
 	t.Helper()
-	conn, err := amqp.Dial(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Get(amqp.Dial(target))(t)
 	defer conn.Close()
 	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := require.Get(conn.Channel())(t)
+	deliveries := require.Get(ch.Consume(queue, "", false, false, false, false, nil))(t)
 	select {
 	case _, ok := <-deliveries:
 		return !ok
@@ -39,10 +31,7 @@ func refuses(t *testing.T, target, queue string) bool {
 
 func TestAClientGivesItsConnectionUpOverUnreadableHeaders(t *testing.T) {
 	broker := stack.AMQP(t)
-	raw, err := stack.DialRaw(t.Context(), broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := require.Get(stack.DialRaw(t.Context(), broker.URL))(t)
 	defer raw.Close()
 	const id, typ = "a message", "a.type"
 	publish := func(t *testing.T, headers []byte) (queue string) {
@@ -50,9 +39,7 @@ func TestAClientGivesItsConnectionUpOverUnreadableHeaders(t *testing.T) {
 		queue = broker.Name("raw-" + t.Name())
 		broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum", "x-delivery-limit": 100})
 		m := stack.RawMessage{Key: queue, MessageID: id, Type: typ, Headers: headers, Body: []byte("body")}
-		if err := raw.Publish(m); err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, raw.Publish(m))
 		return queue
 	}
 	for _, odd := range stack.UnreadableHeaders("m") {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // prepareRedis makes a Redis that keeps nothing on disk: after a kill it comes back empty, which is the worst a lock
@@ -148,10 +149,7 @@ func newRedisSet(t testing.TB, masters int) *RedisSet {
 	t.Helper()
 	NeedRedisHA(t)
 	mayKill(t, KindRedis)
-	s, err := newStack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Get(newStack())(t)
 	stopWith(t, s)
 	return &RedisSet{t: t, masters: masters, stack: s}
 }
@@ -165,10 +163,7 @@ func (s *RedisSet) startData(args ...string) {
 
 func (s *RedisSet) start(prepare func(dir string) *Server) (server *Server) {
 	s.t.Helper()
-	err := must.Catch(func() { server = s.stack.run(s.t.Context(), string(KindRedis), io.Discard, prepare) })
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.OK(s.t, must.Catch(func() { server = s.stack.run(s.t.Context(), string(KindRedis), io.Discard, prepare) }))
 	server.t = s.t
 	return server
 }
@@ -329,8 +324,5 @@ func (s *RedisSet) eventually(what string, step func(context.Context)) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, errors.New("still not: "+what))
 	defer cancel()
-	err := again(ctx, nil, func(ctx context.Context) error { return must.Catch(func() { step(ctx) }) })
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.OK(s.t, again(ctx, nil, func(ctx context.Context) error { return must.Catch(func() { step(ctx) }) }))
 }
