@@ -196,6 +196,12 @@ DURATION ?= 5m
 chaos: deps bin/chaos ## two daemons under random faults, with people at work in the last quarter: DURATION=5m, SEED=n repeats the schedule, CHAOS='-phases 3 -rate 500'
 	bin/chaos -duration $(DURATION) -seed $(or $(SEED),0) $(CHAOS)
 
+# Hours of the same with people at work and one fault a minute; what grows fails it: bin/soak.svg and bin/soak.md.
+HOURS ?= 1
+.PHONY: soak
+soak: deps bin/chaos
+	bin/chaos -phases people -duration $(HOURS)h -soak bin/soak -seed $(or $(SEED),0) $(CHAOS)
+
 .PHONY: bin/chaos
 bin/chaos:
 	@$(GO) build -o $@ ./internal/cmd/chaos

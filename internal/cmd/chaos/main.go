@@ -50,6 +50,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
 	logs := flags.String("logs", "", "an existing folder for the daemons' logs, which are kept; else they are kept when "+
 		"the run fails")
+	soak := flags.String("soak", "", "one fault a minute, and what memory, handles, tables and latency did goes to this "+
+		"name with .md and .svg; fails if they grow")
 	kinds := flags.Bool("kinds", false, "list the kinds of faults, and end")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -85,7 +87,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Out: out}
+	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Soak: *soak, Out: out}
 	if *logs != "" {
 		o.LogDir = *logs
 	}

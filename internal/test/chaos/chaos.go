@@ -31,6 +31,8 @@ type Options struct {
 	Rate int
 	// Out is told what happens, line by line.
 	Out io.Writer
+	// Soak, if not empty, makes a long run of it: one fault a minute, and what is watched goes to Soak.md and Soak.svg.
+	Soak string
 	// Only, if not empty, names the kinds of faults to run.
 	Only []string
 }
@@ -158,6 +160,7 @@ func (w *world) run() *Result {
 	if w.o.Phase.people {
 		w.tidy()
 	}
+	w.soak.judge()
 	settled := w.settle()
 	const slack = 40 // a connection of the pool more or less has one or two
 	for i, now := range w.fleet.metric("go_goroutines") {

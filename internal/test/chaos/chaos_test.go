@@ -1,13 +1,17 @@
 package chaos
 
 import (
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
@@ -28,6 +32,42 @@ func TestSeedRepeatsTheSchedule(t *testing.T) {
 	o.Seed = 8
 	if slices.Equal(first, told(o.schedule())) {
 		t.Error("two seeds gave the same schedule")
+	}
+}
+
+// Given a figure by the minute, then it grows too fast only where that is beyond doubt.
+func TestASoakFailsOnWhatGrowsBeyondDoubt(t *testing.T) {
+	for name, c := range map[string]struct {
+		looks                  int
+		hourly, noise, warming float64
+		grows                  bool
+	}{
+		"a leak":                       {60, 20, 1, 0, true},
+		"a leak that noise hides":      {8, 20, 30, 0, false},
+		"a leak among noise, long":     {600, 20, 30, 0, true},
+		"what may be":                  {60, 7, 1, 0, false},
+		"a level":                      {600, 0, 30, 0, false},
+		"what a warm-up takes":         {60, 0, 1, 50, false},
+		"too few looks to say so":      {3, 1000, 1, 0, false},
+		"what falls as fast as a leak": {60, -20, 1, 0, false},
+	} {
+		w := &world{o: Options{Out: t.Output(), Soak: filepath.Join(t.TempDir(), "soak")}}
+		w.soak = &soak{w: w}
+		for i := range c.looks {
+			value := 100 + c.hourly*float64(i)/60 + c.noise*float64(i%2)
+			if i < c.looks/warmUp {
+				value -= c.warming
+			}
+			w.soak.looked = w.start.Add(time.Duration(i) * time.Minute)
+			w.soak.add("figure", 8, value)
+		}
+		w.soak.judge()
+		if grows := len(w.violations) > 0; grows != c.grows {
+			t.Errorf("%s: %v, want a violation: %v", name, w.violations, c.grows)
+		}
+		if err := xml.Unmarshal(must.Get(os.ReadFile(w.o.Soak+".svg")), &struct{}{}); err != nil {
+			t.Errorf("%s: the chart is no XML: %v", name, err)
+		}
 	}
 }
 

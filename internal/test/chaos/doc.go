@@ -8,5 +8,7 @@
 // those in phases.go; in one of them people work beside it all: they replay, reconcile, prune, purge and move letters
 // by hand.
 //
+// A soak is a run of hours with one fault a minute, in which memory, goroutines, handles and latency must not grow.
+//
 // It uses private servers only. Nothing of the product may live here, no testing.TB, and the binary never links it.
 package chaos

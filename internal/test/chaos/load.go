@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,26 @@ type load struct {
 	odd    int          // numbers the poison
 	rng    *rand.Rand
 	pure   atomic.Bool // no poison for now
+
+	mu sync.Mutex
+	at map[string]time.Time // when messages were published; nil: nobody asks. Guarded by mu
+}
+
+// timed lets at take from now on when each message is published for the first time, nil: nothing does, and returns what
+// did so before.
+func (l *load) timed(at map[string]time.Time) (before map[string]time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, l.at = l.at, at
+	return before
+}
+
+func (l *load) note(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at != nil {
+		l.at[key] = time.Now()
+	}
 }
 
 // fill makes the goods and the orders that have reserved some of them, enough for the whole run.
@@ -105,6 +126,7 @@ func (l *load) batch() (sent []oracle.Sent) {
 			sent = append(sent, l.route.Rollback(l.orders[l.rng.IntN(l.next)]))
 		case l.next < len(l.orders):
 			sent = append(sent, l.route.Rollback(l.orders[l.next]))
+			l.note(l.orders[l.next].Key())
 			l.next++
 		}
 	}

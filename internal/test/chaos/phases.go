@@ -85,6 +85,9 @@ func (o Options) schedule() (plan []planned) {
 				kind: k, gap: time.Second + upTo(rng, 3*time.Second), lasts: least + upTo(rng, seconds(max(k.least, k.most))-least),
 				variant: int(rng.Uint32()),
 			}
+			if o.Soak != "" {
+				p.variant |= 1 // daemon 1 and relay 1: of the others it is watched what grows
+			}
 			if o.Round {
 				p.gap, p.lasts = 500*time.Millisecond, least
 				if o.Phase.people {

@@ -212,10 +212,16 @@ func (w *world) strike() error {
 		next++
 		return &w.plan[next-1]
 	}
-	for range hands {
+	side := hands
+	if w.soak != nil {
+		side = 1
+		w.soak.looked = time.Now()
+	}
+	for range side {
 		wg.Go(func() {
 			for p := take(nil); p != nil; {
-				p = take(w.strikeOne(*p))
+				err := w.strikeOne(*p)
+				p = take(errors.Join(err, must.Catch(w.soak.look)))
 			}
 		})
 	}
