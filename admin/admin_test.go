@@ -22,6 +22,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/admin"
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/example"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -185,16 +186,12 @@ func (p *program) signsIn() {
 		if !below {
 			p.t.Errorf("%s is not below %s", found[1], prefix)
 		} else if rest != "/sign-out" && !strings.Contains(rest, "live=") {
-			if a := p.ask(http.MethodGet, rest, "", "Cookie", session); a.StatusCode != http.StatusOK {
-				p.t.Errorf("%s: HTTP %d", found[1], a.StatusCode)
-			}
+			assert.Is(p.t, p.ask(http.MethodGet, rest, "", "Cookie", session).StatusCode, http.StatusOK, "%s: HTTP", found[1])
 		}
 	}
 	forged := p.ask(http.MethodPost, "/pause", url.Values{"why": {"x"}, "for": {"5m"}, "token": {"x"}}.Encode(),
 		"Cookie", session, "Content-Type", "application/x-www-form-urlencoded")
-	if forged.StatusCode != http.StatusForbidden {
-		p.t.Errorf("the form of an act by one who may look: HTTP %d", forged.StatusCode)
-	}
+	assert.Is(p.t, forged.StatusCode, http.StatusForbidden, "the form of an act by one who may look: HTTP")
 	if a := p.ask(http.MethodGet, "/api/v1/openapi.json", "", by(rita)...); !strings.Contains(a.text,
 		`"url": "`+prefix+`/api/v1"`) {
 		p.t.Errorf("the API's description: HTTP %d", a.StatusCode)
@@ -256,14 +253,10 @@ func TestASiteWithoutATokenAnswersToItsOwnMachineAlone(t *testing.T) {
 		return h
 	})
 	for path, want := range map[string]int{"/": 403, "/letters": 403, "/api/v1/overview": 403, "/healthz": 200} {
-		if a := p.ask(http.MethodGet, path, ""); a.StatusCode != http.StatusOK {
-			t.Errorf("%s from this machine: HTTP %d", path, a.StatusCode)
-		}
+		assert.Is(t, p.ask(http.MethodGet, path, "").StatusCode, http.StatusOK, "%s from this machine: HTTP", path)
 		w := httptest.NewRecorder()
 		foreign.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+prefix+path, http.NoBody))
-		if w.Code != want {
-			t.Errorf("%s from another machine: HTTP %d, want %d", path, w.Code, want)
-		}
+		assert.Is(t, w.Code, want, "%s from another machine: HTTP", path)
 	}
 }
 

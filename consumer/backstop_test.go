@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -30,9 +31,7 @@ func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
 	w.quiet()
 	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"delivery_limit": 3})
 	for range 3 {
-		if letter := w.letter(); letter.Headers["x-rollbackd-reason"] != "delivery_limit" {
-			t.Errorf("a letter has the reason %v, want delivery_limit", letter.Headers["x-rollbackd-reason"])
-		}
+		assert.Is(t, w.letter().Headers["x-rollbackd-reason"], "delivery_limit", "a letter has the reason")
 	}
 	w.wantRow("unknown", wanted{Reason: "delivery_limit",
 		Remark: "moved to " + w.backstop() + ", not by RabbitMQ's account of it"})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -171,9 +172,7 @@ func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
 		came := make(chan time.Time, 1000)
 		s.answering(func(_ context.Context, m consumer.Message) error {
 			came <- time.Now()
-			if m.Attempt != 1 {
-				t.Errorf("attempt %d, want 1 always", m.Attempt)
-			}
+			assert.Is(t, m.Attempt, 1, "attempt")
 			if done.Load() {
 				return nil
 			}

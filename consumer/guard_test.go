@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -30,9 +31,7 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 		"of its statement": tx.Statement.ConnPool, "of its configuration": tx.ConnPool,
 		"of its session's configuration": tx.Session(&gorm.Session{NewDB: true}).ConnPool,
 	} {
-		if got != guard {
-			t.Errorf("the pool %s is %T, want the transaction", name, got)
-		}
+		assert.Is[gorm.ConnPool](t, got, guard, "the pool %s", name)
 	}
 	if db.ConnPool != pool || db.Statement.ConnPool != pool {
 		t.Error("the engine's own handle has lost its pool")

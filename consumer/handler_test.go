@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // insert is what a handler of these tests writes.
@@ -614,9 +615,7 @@ func TestAMissingProcedureIsNobodysFault(t *testing.T) {
 	for _, k := range []string{"one", "two"} {
 		w.wantRow(k, wanted{Attempts: 1})
 	}
-	if n := w.number("SELECT n FROM note WHERE id = 2"); n != 2 {
-		t.Errorf("it was called %d times for good, want 2", n)
-	}
+	assert.Is(t, w.number("SELECT n FROM note WHERE id = 2"), 2, "it was called times for good")
 }
 
 // neverReturns waits for release, whatever its context says: its name is to be seen in stacks.

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -194,9 +195,7 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 		t.Errorf("paused because %q, want the memory budget and the queue named", why)
 	}
 	is(w, "rollbackd_paused", w.counts("rollbackd_paused")["held"], 1)
-	if n := strings.Count(w.logs.String(), "waiting for held"); n != 1 {
-		t.Errorf("the log says %d times that it stands still, want once", n)
-	}
+	assert.Is(t, strings.Count(w.logs.String(), "waiting for held"), 1, "the log says times that it stands still")
 	if w.row("good").Status == dedup.Success {
 		t.Fatal("there was room for a good one")
 	}
@@ -402,10 +401,8 @@ func TestTheBackstopHoldsItsLettersAndTheMainQueueFlows(t *testing.T) {
 	if s := r.State(); !s.Consuming || len(s.Paused) > 0 {
 		t.Errorf("state %+v, want consuming: only the backstop waits", s)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"); n !=
-		50 {
-		t.Errorf("%d rows keep their reason, want those 50 that are held", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"), 50,
+		"rows keep their reason")
 	room()
 	w.ended(dedup.Dead, given...)
 	w.eventually("nothing is amiss", func() bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // clocked notes when the handler is called for each message.
@@ -132,9 +133,7 @@ func TestAMessageThatIsPutOffComesWhenItsTimeHasCome(t *testing.T) {
 		w.applied(append(good, early...)...)
 		for _, k := range early {
 			all := claims(c.of(k))
-			if len(all) != 3 {
-				t.Errorf("%s was claimed %d times, want 3", k, len(all))
-			}
+			assert.Is(t, len(all), 3, "%s was claimed times", k)
 			for i := 1; i < len(all); i++ {
 				before := all[i-1][len(all[i-1])-1].at
 				if gap := all[i][0].at.Sub(before); gap < after*9/10 || gap > longest/2 {

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -293,9 +294,7 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 			shared++
 		}
 	}
-	if shared != 1 {
-		t.Errorf("calls by transaction %v, want one with 40 and then 38 messages", transactions)
-	}
+	assert.Is(t, shared, 1, "calls by transaction %v", transactions)
 }
 
 // A handler that has applied all but those whom it blames is not called again for the others: in few messages as in
@@ -549,9 +548,7 @@ func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
 	r := w.startWith("key")
 	// then the engine says that it waits for MySQL
 	w.paused(r, consumer.DependencyMySQL)
-	if got := w.effects(); len(got) != 0 {
-		t.Errorf("effects %v, want none", got)
-	}
+	assert.Is(t, len(w.effects()), 0, "effects")
 	// and goes on when that is mended
 	w.exec("DROP TRIGGER other_first")
 	w.recovered(r)

@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -79,9 +80,8 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 	}
 	require.OK(t, stop())
 	w.want("ends", got, once("a applied", "b applied", "wrong dead_lettered", "a duplicate"))
-	if n := strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"); n != 1 {
-		t.Errorf("the log says %d times that it consumes, want once", n)
-	}
+	assert.Is(t, strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"), 1,
+		"the log says times that it consumes")
 	var effects []string
 	require.OK(t, db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error)
 	is(w, "effects", strings.Join(effects, " "), "a b")
@@ -126,9 +126,7 @@ func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
 	cfg := w.opened(w.dsn)
 	cfg.LogRetention = consumer.Off
 	letters := require.Get(cfg.Letters(db))(t)
-	if want := cfg.Queue + ".dead"; letters.Queue() != want {
-		t.Errorf("letters of %s, want %s", letters.Queue(), want)
-	}
+	assert.Is(t, letters.Queue(), cfg.Queue+".dead", "letters")
 	cfg.KeyFrom = "nowhere"
 	if _, err := cfg.Letters(db); err == nil {
 		t.Error("keys from nowhere were taken")
@@ -276,9 +274,7 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 		"rollbackd_connections_opened_total": 1, // RabbitMQ: the pools are the caller's
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if got[name] != want[name] {
-			t.Errorf("%s has %d series, want %d", name, got[name], want[name])
-		}
+		assert.Is(t, got[name], want[name], "%s has series", name)
 	}
 }
 
@@ -311,9 +307,7 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=applied end.took=1s`,
 		},
 	} {
-		if got := fmt.Sprintf("%+v", c.end); got != c.printed {
-			t.Errorf("printed: %s\nwant:    %s", got, c.printed)
-		}
+		assert.Is(t, fmt.Sprintf("%+v", c.end), c.printed, "printed")
 		var line strings.Builder
 		slog.New(slog.NewTextHandler(&line, nil)).Info("ended", "end", c.end)
 		if _, got, _ := strings.Cut(strings.TrimSuffix(line.String(), "\n"), "msg=ended "); got != c.logged {

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // tracedBatch is one of n messages that say which spans published them.
@@ -26,9 +27,7 @@ func TestWithoutTracingNothingIsAllocated(t *testing.T) {
 	var off *tracing
 	b, ctx := tracedBatch(100), context.Background()
 	m := Message{Headers: b.all[0].delivery.Headers}
-	if n := testing.AllocsPerRun(100, func() { spansOf(ctx, off, b, m) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
+	assert.Is(t, testing.AllocsPerRun(100, func() { spansOf(ctx, off, b, m) }), 0, "allocations")
 	on := newTracing(noop.NewTracerProvider(), "q")
 	if n := testing.AllocsPerRun(100, func() { spansOf(ctx, on, b, m) }); n < 100 {
 		t.Errorf("%v allocations with tracing: what is measured is not what happens", n)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -234,9 +235,7 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.execOn(other, "ROLLBACK")
 		w.ended(dedup.Success, "key")
 		w.wantRow("key", wanted{Attempts: 1})
-		if n := strings.Count(w.logs.String(), once); n != 1 {
-			t.Errorf("the log says %d times %q, want once", n, once)
-		}
+		assert.Is(t, strings.Count(w.logs.String(), once), 1, "the log says times %q", once)
 		if strings.Contains(w.logs.String(), never) {
 			t.Errorf("the log says %q", never)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -428,9 +429,7 @@ func (w *world) want(what string, got, want map[string]int) {
 // is compares two values.
 func is[T comparable](w *world, what string, got, want T) {
 	w.t.Helper()
-	if got != want {
-		w.t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	assert.Is(w.t, got, want, "%s", what)
 }
 
 // applied waits until the rows of these messages say success; then they are the ones that have an effect, once each.

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 )
 
@@ -51,9 +52,7 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 		t.Errorf("%d rows reopened, %d dead; want %d and %d", reopened, dead, len(chosen), n-len(chosen))
 	}
 	for _, key := range chosen {
-		if row := w.Row(key); row.Status != dedup.Failed {
-			t.Errorf("%s is %v, want reopened", key, row.Status)
-		}
+		assert.Is(t, w.Row(key).Status, dedup.Failed, "%s", key)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -24,9 +25,7 @@ func TestCompensationFinishesWhatItBegan(t *testing.T) {
 	w.hook = nil
 	w.WantQueues(0, 5)
 	w.MoveBack(10 * time.Hour) // a long time later
-	if res := w.replayDue(time.Second); res.Replayed != 5 {
-		t.Errorf("%+v, want all that it had begun", res)
-	}
+	assert.Is(t, w.replayDue(time.Second).Replayed, 5, "w.replayDue(time.Second).Replayed")
 	w.WantQueues(5, 0)
 }
 
@@ -50,9 +49,8 @@ func TestAConflictIsNotRepublishedWhenTheKeysRowIsGone(t *testing.T) {
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	w.Declare()
 	rows := deadletter.Rows{Rows: []dedup.Row{w.RowOf(id.Identity)}}
-	if res := w.replay(rows, deadletter.ReplayOptions{}); res.Replayed != 0 {
-		t.Errorf("republished without force: the daemon will find key k free and apply it")
-	}
+	assert.Is(t, w.replay(rows, deadletter.ReplayOptions{}).Replayed, 0,
+		"republished without force: the daemon will find key k free and apply it")
 }
 
 // What counts is what was deleted, not what LOG_RETENTION says.
@@ -80,9 +78,7 @@ func TestAReplaySaysThatSomebodyElseReads(t *testing.T) {
 	w := newWorld(t)
 	w.deadMany(dedup.ReasonExhausted, 5)
 	w.Hold(5)
-	if res := w.replay(all, deadletter.ReplayOptions{}); res.Others != 1 {
-		t.Errorf("no error, and the result is %+v", res)
-	}
+	assert.Is(t, w.replay(all, deadletter.ReplayOptions{}).Others, 1, "no error, and the result")
 }
 
 // A letter with another count of replays than its row is one of an earlier opening, and is acked when it is moved by
@@ -118,7 +114,5 @@ func TestAConflictFromAFileTakesNoEffectWithoutForce(t *testing.T) {
 		t.Errorf("with force: %+v", res)
 	}
 	w.wantEffects(1)
-	if row := w.RowOf(id.Identity); row.Status != dedup.Discarded {
-		t.Errorf("the row of the conflict is %v, want it ended", row.Status)
-	}
+	assert.Is(t, w.RowOf(id.Identity).Status, dedup.Discarded, "the row of the conflict")
 }

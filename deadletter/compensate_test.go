@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -60,9 +61,7 @@ func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 	w.Exec("UPDATE consumer_log SET replays = 3")
 	w.MoveBack(time.Hour)
 	for _, parked := range []int{1, 0} { // the second time it is left alone
-		if res := w.replayDue(time.Second); res.Parked != parked {
-			t.Errorf("%+v, want %d parked", res, parked)
-		}
+		assert.Is(t, w.replayDue(time.Second).Parked, parked, "w.replayDue(time.Second).Parked")
 	}
 	w.WantQueues(0, 1)
 }
@@ -89,9 +88,7 @@ func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 	w.dead(dedup.ReasonPermanent, "k")
 	w.MoveBack(time.Hour)
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
-	if res := w.replayDue(time.Second); res.Found != 0 {
-		t.Errorf("%+v, want nothing read", res)
-	}
+	assert.Is(t, w.replayDue(time.Second).Found, 0, "w.replayDue(time.Second).Found")
 }
 
 // A daemon that drains waits for letters in hand, but not as long as a person would.

@@ -7,6 +7,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -124,7 +125,5 @@ func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 		res.Replayed += again.Replayed
 	}
 	w.WantQueues(1100, 0)
-	if res.Replayed != 1100 {
-		t.Errorf("%d replayed, want 1100", res.Replayed)
-	}
+	assert.Is(t, res.Replayed, 1100, "replayed")
 }

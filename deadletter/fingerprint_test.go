@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestErrorsOfOneKindHaveOneFingerprint(t *testing.T) {
@@ -27,9 +28,7 @@ func TestErrorsOfOneKindHaveOneFingerprint(t *testing.T) {
 		"größe 5 von »x«":                                          "größe # von »x«",
 		"feedface has no digit":                                    "feedface has no digit",
 	} {
-		if got := deadletter.Fingerprint(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
+		assert.Is(t, deadletter.Fingerprint(text), want, "%q", text)
 	}
 }
 

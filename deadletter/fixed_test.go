@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given any error, then the fixed word of its fingerprint stands in it: a search for it leaves none of a kind out.
@@ -32,7 +34,5 @@ func TestTheFixedWordOfAFingerprintStandsInItsErrors(t *testing.T) {
 	if found < 100_000 {
 		t.Errorf("%d have a fixed word", found)
 	}
-	if word := fixed("shelf # of order dead-# is locked"); word != "locked" {
-		t.Errorf("the longest word is %q", word)
-	}
+	assert.Is(t, fixed("shelf # of order dead-# is locked"), "locked", "the longest word")
 }

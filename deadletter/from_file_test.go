@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -74,9 +75,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 		info.Reason != dedup.ReasonPermanent || info.DeadAt.IsZero() || info.RoutingKey != tag {
 		t.Errorf("line %+v\nmessage %+v", ln, m)
 	}
-	if again := w.Identify(m); again.Identity != id.Identity {
-		t.Errorf("the message is %v, want %v", again.Identity, id.Identity)
-	}
+	assert.Is(t, w.Identify(m).Identity, id.Identity, "the message")
 }
 
 func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
@@ -110,9 +109,7 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 			some.WriteString(line)
 		}
 	}
-	if res := w.replayFrom(some.String(), deadletter.ReplayOptions{DryRun: true}); res.Replayed != 250 {
-		t.Errorf("dry run: %+v; want 250", res)
-	}
+	assert.Is(t, w.replayFrom(some.String(), deadletter.ReplayOptions{DryRun: true}).Replayed, 250, "dry run")
 	w.WantQueues(0, 251)
 	res := w.replayFrom(some.String(), deadletter.ReplayOptions{})
 	if res.Replayed != 250 || res.Duplicates != 250 || res.Mended != 0 {
@@ -218,9 +215,7 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 		!strings.Contains(last.Error, hex.EncodeToString(row.BodyHash)) || last.By != "tester" {
 		t.Errorf("event %+v, %v; want both hashes", last, err)
 	}
-	if string(row.Body) != `{"mended":true}` {
-		t.Errorf("the row keeps %s", row.Body)
-	}
+	assert.Is(t, string(row.Body), `{"mended":true}`, "the row keeps %s", row.Body)
 }
 
 func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {

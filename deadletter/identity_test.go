@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -38,9 +39,7 @@ func TestAConflictIsReplayedUnderItsOwnRow(t *testing.T) {
 	if row := w.Row("k"); row.Status != dedup.Success || row.Replays != 0 {
 		t.Errorf("row of the key = %v after %d replays, want success, untouched", row.Status, row.Replays)
 	}
-	if res.ByReason["conflict"] != 1 {
-		t.Errorf("by reason: %v, want one conflict", res.ByReason)
-	}
+	assert.Is(t, res.ByReason["conflict"], 1, "by reason: %v", res.ByReason)
 }
 
 func TestAConflictWhoseOtherRowIsGoneWantsForce(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestTheOutcomeOfAReplayedLetterFollowsItsRow(t *testing.T) {
@@ -25,9 +26,7 @@ func TestTheOutcomeOfAReplayedLetterFollowsItsRow(t *testing.T) {
 		"pruned":                      {dedup.Version{Status: dedup.Absent}, elsewhere},
 		"a status of another version": {dedup.Version{Status: 9, Replays: 2}, elsewhere},
 	} {
-		if got := outcomeOf(dedup.Row{Version: tc.version}, 2); got != tc.want {
-			t.Errorf("%s: %d, want %d", name, got, tc.want)
-		}
+		assert.Is(t, outcomeOf(dedup.Row{Version: tc.version}, 2), tc.want, "%s", name)
 	}
 }
 
@@ -49,8 +48,6 @@ func TestALetterIsDroppedOnlyWhenItsMessageIsElsewhere(t *testing.T) {
 		"no row":                            {dedup.Absent, 0, 0, 0, false},
 	} {
 		row := dedup.Row{Version: dedup.Version{Status: tc.status, Replays: tc.row}}
-		if got := isSuperseded(row, tc.letter, tc.sentWith); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
-		}
+		assert.Is(t, isSuperseded(row, tc.letter, tc.sentWith), tc.want, "%s", name)
 	}
 }

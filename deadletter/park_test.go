@@ -6,6 +6,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
@@ -16,9 +17,7 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 	if res := w.replay(all, deadletter.ReplayOptions{DryRun: true}); res.Parked != 1 || res.Replayed != 1 {
 		t.Errorf("dry run: %+v; want one replayed, one parked", res)
 	}
-	if remark := w.Row("often").Remark; remark != "no" {
-		t.Errorf("a dry run wrote the remark %q", remark)
-	}
+	assert.Is(t, w.Row("often").Remark, "no", "a dry run wrote the remark")
 	for range 2 {
 		res := w.replay(all, deadletter.ReplayOptions{})
 		if res.Parked != 1 || len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyParked || res.Left[0].Key != "often" {
@@ -54,8 +53,6 @@ func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
 		"found but for a reason": {deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, "a"},
 	} {
 		res := w.replay(tc.filter, deadletter.ReplayOptions{DryRun: true})
-		if got := strings.Join(res.NotFound, " "); got != tc.want {
-			t.Errorf("%s: not found %q, want %q", name, got, tc.want)
-		}
+		assert.Is(t, strings.Join(res.NotFound, " "), tc.want, "%s: not found", name)
 	}
 }

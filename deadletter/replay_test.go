@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -243,9 +244,7 @@ func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
 	}
 	w.WantQueues(1, 3)
 	for _, want := range []string{"a", "b", "d"} {
-		if got := w.Get(rabbit.DeadQueue(w.Queue)); got.MessageId != want {
-			t.Errorf("next letter is %s, want %s", got.MessageId, want)
-		}
+		assert.Is(t, w.Get(rabbit.DeadQueue(w.Queue)).MessageId, want, "next letter")
 	}
 }
 
@@ -317,9 +316,7 @@ func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 		t.Fatalf("Replay = %+v, %v; want it to end within one window of 500, unroutable", res, err)
 	}
 	for _, left := range res.Left {
-		if left.Why != deadletter.WhyUnpublished {
-			t.Errorf("left %v, want unpublished", left)
-		}
+		assert.Is(t, left.Why, deadletter.WhyUnpublished, "left %v", left)
 	}
 	w.Declare()
 	w.WantQueues(0, 600)

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -54,9 +55,7 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	})
 	chosen := func(k dedup.Identity) bool { return k.Key != "b" }
 	all, res := w.survey(deadletter.SurveyOptions{Adopt: chosen})
-	if res.Adopted != 1 {
-		t.Errorf("%+v, %+v; want one adopted", res, all)
-	}
+	assert.Is(t, res.Adopted, 1, "%+v, %+v", res, all)
 	if row := w.Row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" ||
 		!strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
 		t.Errorf("row of a: %+v", row)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
@@ -165,7 +166,5 @@ func TestNonsenseOptionsAreRefused(t *testing.T) {
 		}
 	}
 	w.WantQueues(0, 1)
-	if row := w.Row("k"); row.Status != dedup.Dead {
-		t.Errorf("row %v, want dead", row.Status)
-	}
+	assert.Is(t, w.Row("k").Status, dedup.Dead, "row")
 }

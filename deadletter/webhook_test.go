@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -107,9 +108,7 @@ func TestTheWebhookSignsWithBothSecretsWhileOneIsChanged(t *testing.T) {
 	} {
 		secrets = c.now
 		require.OK(t, hook.Notify(t.Context(), aLetter))
-		if signed := header != ""; signed != (len(c.good) > 0) {
-			t.Errorf("with the secrets %q it is signed %q", c.now, header)
-		}
+		assert.Is(t, header != "", (len(c.good) > 0), "with the secrets %q it is signed %q", c.now, header)
 		for _, secret := range c.good {
 			if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); err != nil {
 				t.Errorf("signed with %q, checked with %q: %v", c.now, secret, err)

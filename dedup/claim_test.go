@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -38,9 +39,7 @@ func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range claimed {
-		if n := claimed[i].Load(); n != 1 {
-			t.Errorf("%d has %d claims", i, n)
-		}
+		assert.Is(t, claimed[i].Load(), 1, "%d has claims", i)
 	}
 }
 
@@ -129,9 +128,7 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 		failed: "absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0: put " +
 			"off: busy 0, processing>success 2/0",
 	} {
-		if got := w.story(k); got != want {
-			t.Errorf("story: %s, want %s", got, want)
-		}
+		assert.Is(t, w.story(k), want, "story")
 	}
 }
 
@@ -185,9 +182,7 @@ func TestManyOfOneVersionTakeTwoStatements(t *testing.T) {
 	wantError(t, "apply", w.inTx(func(tx *sql.Tx) error {
 		count := &counting{Execer: tx}
 		err := w.log.SuccessAll(t.Context(), count, claims)
-		if count.n != 2 {
-			t.Errorf("%d statements for %d rows and their events, want 2", count.n, len(claims))
-		}
+		assert.Is(t, count.n, 2, "statements for %d rows and their events", len(claims))
 		return err
 	}), nil)
 }
@@ -300,9 +295,7 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 			}
 			w.claim(row, "late")
 			is := w.number("SELECT COUNT(*) FROM consumer_log"+keyIs+" AND due_at IS NULL", keyArgs(k)...)
-			if is != 1 {
-				t.Errorf("%v: a claim keeps the time", k)
-			}
+			assert.Is(t, is, 1, "%v: a claim keeps the time", k)
 		}
 		back := key(name + " when the clock has gone back")
 		wantError(t, name, move(back, time.Hour), nil)

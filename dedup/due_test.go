@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
@@ -17,9 +19,8 @@ func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
 		{720 * time.Hour, 0, 720 * time.Hour}, {720 * time.Hour, 3, 720 * time.Hour}, {time.Second, 63, 24 * time.Hour},
 		{24 * time.Hour, 0, 24 * time.Hour}, {24 * time.Hour, 1, 24 * time.Hour},
 	} {
-		if got := (Cooling{After: c.after, Most: 24 * time.Hour}).Pause(c.replays); got != c.want {
-			t.Errorf("after %v, %d replays: %v, want %v", c.after, c.replays, got, c.want)
-		}
+		assert.Is(t, (Cooling{After: c.after, Most: 24 * time.Hour}).Pause(c.replays), c.want,
+			"after %v, %d replays", c.after, c.replays)
 	}
 }
 
@@ -51,9 +52,7 @@ func TestTheRowsThatAreDueAreCounted(t *testing.T) {
 		k := key(fmt.Sprint(i))
 		w.put(Row{Identity: k, Version: Version{Status: r.status, Replays: r.replays}, Reason: r.reason, Remark: r.remark,
 			Age: r.age})
-		if got := c.Due(w.read(k)); got != r.due {
-			t.Errorf("%+v: due is %v", r, got)
-		}
+		assert.Is(t, c.Due(w.read(k)), r.due, "%+v: due", r)
 	}
 	w.put(Row{Identity: Identity{"other", "t", "k"}, Version: Version{Status: Dead}, Reason: "exhausted", Age: time.Hour})
 	for _, q := range []struct{ replays, limit, want int }{{3, 100, 4}, {3, 2, 2}, {0, 100, 5}} {

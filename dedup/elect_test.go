@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -194,7 +195,5 @@ func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {
 		{"consumer_logg", ""}} {
 		seen[name(c[0], c[1])] = true
 	}
-	if len(seen) != 4 {
-		t.Errorf("%d names of 4 fleets", len(seen))
-	}
+	assert.Is(t, len(seen), 4, "names of 4 fleets")
 }

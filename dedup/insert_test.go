@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -40,9 +41,7 @@ func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
 		"IS NULL"); n != len(all) {
 		t.Errorf("%d rows, want %d", n, len(all))
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 0 {
-		t.Errorf("%d events, want none", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event"), 0, "events")
 	row := w.read(all[0].Identity)
 	wantVersion(t, row, Version{Success, 1, 0, ""})
 	if row.MessageID != all[0].MessageID || string(row.BodyHash) != string(all[0].BodyHash[:]) ||
@@ -59,9 +58,7 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 
 	wantError(t, "insert again", w.insertSuccess(all...), ErrExists)
 
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 {
-		t.Errorf("%d rows, want the one before", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 1, "rows")
 	if err := w.insertSuccess(all[5], all[5]); err == nil || errors.Is(err, ErrExists) {
 		t.Errorf("one identity twice in a batch = %v, want an error that looking up again does not explain", err)
 	}
@@ -81,9 +78,7 @@ func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 		return nil
 	}), nil)
 	for i, want := range []Status{Absent, Success} {
-		if row := w.read(all[i].Identity); row.Status != want {
-			t.Errorf("row %d is %v, want %v", i, row.Status, want)
-		}
+		assert.Is(t, w.read(all[i].Identity).Status, want, "row %d", i)
 	}
 }
 
@@ -140,9 +135,7 @@ func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(all) {
-		t.Errorf("%d rows, want %d", n, len(all))
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")
 }
 
 func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
@@ -150,9 +143,8 @@ func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 		{1, 10, 1}, {maxRows, 10, maxRows}, {maxRows + 1, 10, maxRows}, {5, maxBytes, 1}, {5, 2 * maxBytes, 1},
 		{5, maxBytes / 2, 2},
 	} {
-		if got := chunkOf(c.n, func(int) int { return c.size }); got != c.want {
-			t.Errorf("%d rows of %d bytes: %d in a statement, want %d", c.n, c.size, got, c.want)
-		}
+		assert.Is(t, chunkOf(c.n, func(int) int { return c.size }), c.want,
+			"%d rows of %d bytes: in a statement", c.n, c.size)
 	}
 }
 
@@ -199,9 +191,7 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		from := 3*maxRows + i*(leastRepeated-1)
 		wantError(t, "insert", w.insertSuccess(all[from:from+leastRepeated-1]...), nil)
 	}
-	if n := count("Com_stmt_prepare") - byMigration; n != 1 {
-		t.Errorf("small batches were prepared too: %d times", n)
-	}
+	assert.Is(t, count("Com_stmt_prepare")-byMigration, 1, "small batches were prepared too: times")
 	for _, i := range []int{0, maxRows, 2*maxRows + 1, len(all) - 1} {
 		row := w.read(all[i].Identity)
 		wantVersion(t, row, Version{Success, 1, 0, ""})
@@ -210,7 +200,5 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		}
 	}
 	wantError(t, "a copy in a full batch", w.insertSuccess(all[:maxRows]...), ErrExists)
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(all) {
-		t.Errorf("%d rows, want %d", n, len(all))
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")
 }

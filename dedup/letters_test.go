@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -47,9 +48,7 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if sum.Load() != 100 {
-		t.Errorf("%d letters were given in all, want 100", sum.Load())
-	}
+	assert.Is(t, sum.Load(), 100, "letters were given in all")
 }
 
 // Given a limit of 100 letters an hour, when letters are asked for as time goes by, then a window ends with its hour,

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // life is one identity going its way, each call with the row as the one before left it.
@@ -258,12 +260,8 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 			l := &life{world: w, Identity: key(name)}
 			w.t = t
 			l.play(c.calls)
-			if got := l.String(); got != c.row {
-				t.Errorf("row:  %s\nwant: %s", got, c.row)
-			}
-			if got := w.story(l.Identity); got != c.story {
-				t.Errorf("story: %s\nwant:  %s", got, c.story)
-			}
+			assert.Is(t, l.String(), c.row, "row")
+			assert.Is(t, w.story(l.Identity), c.story, "story")
 		})
 	}
 }
@@ -295,9 +293,7 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	wantError(t, "claim", claim(bad, "o"), ErrIdentity)
 	wantError(t, "insert", w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity)
 	wantError(t, "dead", dead(bad, "malformed"), ErrIdentity)
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 0 {
-		t.Errorf("%d rows", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows")
 
 	e := entryOf(k)
 	e.MessageID, e.Body = strings.Repeat("m", 300), bytes.Repeat([]byte("b"), MaxBody+1)

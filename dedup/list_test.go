@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // pages reads all pages of a filter, and says how many rows came twice.
@@ -63,9 +65,8 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 	if rows, next, err := w.log.List(t.Context(), dead); len(rows) != 40 || next != "" || err != nil {
 		t.Errorf("a page that holds all: %d rows, and then %q, %v", len(rows), next, err)
 	}
-	if all := w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon}); len(all) != 60 {
-		t.Errorf("since and until: %d rows, want 60", len(all))
-	}
+	assert.Is(t, len(w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon})), 60,
+		"since and until: rows")
 }
 
 func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
@@ -100,9 +101,7 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 		for limit, through := range map[int]int{1: 30, 5: 30, 7: 0, 1000: 30} {
 			tc.f.Group, tc.f.Limit = "g", limit
 			found := w.pages(tc.f, func(f Filter) ([]Row, Cursor, error) { return w.log.Look(t.Context(), f, through, tc.also) })
-			if len(found) != tc.want {
-				t.Errorf("%s, %d a page: %d rows, want %d", name, limit, len(found), tc.want)
-			}
+			assert.Is(t, len(found), tc.want, "%s, %d a page: rows", name, limit)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -66,9 +67,7 @@ func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
 			t.Errorf("%v is %v, want %v", k, rows[k].Status, want)
 		}
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(keys) {
-		t.Errorf("%d rows for %d keys", n, len(keys))
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(keys), "rows for keys")
 }
 
 func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
@@ -100,9 +99,7 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 		row.Wait > testLease-time.Hour {
 		t.Errorf("%d rows for %d keys; age %v, live %v, wait %v", len(rows), len(want), row.Age, row.LeaseLive, row.Wait)
 	}
-	if got := w.lookUp(); len(got) != 0 {
-		t.Errorf("no key: %v", got)
-	}
+	assert.Is(t, len(w.lookUp()), 0, "no key")
 }
 
 // Given a pool of the caller's own, which reads times as it likes, stands on another clock and isolates by REPEATABLE

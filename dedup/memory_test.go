@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Every state, version, age and action, in memory and on the real database: both answer the same and leave the same
@@ -48,9 +50,7 @@ func TestTheMemoryDoesWhatTheDatabaseDoes(t *testing.T) {
 	for _, k := range keys {
 		diff := cmp.Diff(want[k], got[k], cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Minute), about,
 			cmpopts.IgnoreUnexported(Row{}))
-		if diff != "" {
-			t.Errorf("%s (-database +memory):\n%s", k.Key, diff)
-		}
+		assert.Is(t, diff, "", "%s (-database +memory)", k.Key)
 	}
 	if moved < 100 {
 		t.Errorf("only %d trials moved a row", moved)
@@ -81,9 +81,7 @@ func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
 	wantError(t, "take back", log.TakeBack(t.Context(), nil, []Identity{a}), nil)
 	memory.Committed()
 	for k, want := range map[Identity]Status{a: Absent, b: Processing, c: Success} {
-		if got := w.read(k).Status; got != want {
-			t.Errorf("%s is %v, want %v", k.Key, got, want)
-		}
+		assert.Is(t, w.read(k).Status, want, "%s", k.Key)
 	}
 	wantError(t, "insert again", log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -48,9 +49,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 		}
 	}
 	status(MigrateOptions{})
-	if n := w.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {
-		t.Errorf("%d tables", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"), 0, "tables")
 	wantError(t, "check", CheckSchema(t.Context(), w.db, "consumer_log"), ErrSchema)
 	w.migrate(MigrateOptions{})
 	status(withSeats(), "log")
@@ -64,9 +63,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 		"rollbackd_schema": 8, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
 		"rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1": 1,
 	} {
-		if n := w.number("SELECT COUNT(*) FROM " + query); n != want {
-			t.Errorf("%d rows of %s, want %d", n, query, want)
-		}
+		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
 	}
 }
 
@@ -84,9 +81,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	w := worldOf(t, dsn, open(t, dsn))
-	if n := w.number("SELECT COUNT(*) FROM rollbackd_meta"); n != 1 {
-		t.Errorf("%d ids, want one", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM rollbackd_meta"), 1, "ids")
 }
 
 // A migration by the former program, which let the server compute the lock's name, is waited for.
@@ -142,9 +137,7 @@ func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
 					}
 				}})
 			wantError(t, "migrate", err, nil)
-			if waited != 2 {
-				t.Errorf("it said %d times that it waits, want twice", waited)
-			}
+			assert.Is(t, waited, 2, "it said times that it waits")
 			wantError(t, "check", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
 			if again, err := w.log.SchemaID(t.Context()); again != id || err != nil {
 				t.Errorf("id %q, %v, it was %q", again, err, id)
@@ -291,9 +284,8 @@ func TestReadableViewShowsText(t *testing.T) {
 	}
 	for i, s := range Statuses() {
 		w.exec("UPDATE consumer_log SET consumer_status = ?", i)
-		if n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE status = ?", s.String()); n != 1 {
-			t.Errorf("status %d is not called %v", i, s)
-		}
+		assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE status = ?", s.String()), 1,
+			"status %d is not called %v", i, s)
 	}
 	w.exec("UPDATE consumer_log SET due_at = '2026-11-27 04:00:00'")
 	if n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE due_at = '2026-11-27 04:00:00'"); n != 1 {

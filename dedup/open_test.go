@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -25,10 +26,6 @@ func TestOpenHandsItsOptionsOn(t *testing.T) {
 	t.Parallel()
 	dsn := stack.MySQL(t)
 	w := worldOf(t, dsn, openWith(t, dsn, OpenOptions{MaxOpen: 7, LockWait: 3 * time.Second}))
-	if n := w.pool.Stats().MaxOpenConnections; n != 7 {
-		t.Errorf("%d connections at most, want 7", n)
-	}
-	if n := w.number("SELECT @@innodb_lock_wait_timeout"); n != 3 {
-		t.Errorf("a lock is waited for %d s, want 3", n)
-	}
+	assert.Is(t, w.pool.Stats().MaxOpenConnections, 7, "connections at most")
+	assert.Is(t, w.number("SELECT @@innodb_lock_wait_timeout"), 3, "a lock is waited for s")
 }

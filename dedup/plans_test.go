@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -160,9 +161,7 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 	for i := range batch {
 		batch[i].Identity = rows[i].Identity
 	}
-	if n := lookUpSome(keys); n != len(keys) {
-		t.Errorf("%d keys of %d in one query", n, len(keys))
-	}
+	assert.Is(t, lookUpSome(keys), len(keys), "keys in one query")
 	several := append([]Identity{{"g", "another", "k"}}, keys...)
 	before, old := time.Now().Add(-month).UnixMicro(), time.Now().Add(-month-2*time.Hour).UnixMicro()
 	type plan struct {

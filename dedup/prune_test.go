@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -94,9 +95,7 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 			t.Errorf("left in %s (-want +got): %v\n%s", table, err, diff)
 		}
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag <> 't'"); n != 7 {
-		t.Errorf("%d rows are left, want the 7 young ones", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag <> 't'"), 7, "rows are left")
 	for _, o := range []PruneOptions{{}, {Group: "g"}, {Group: "g", OlderThan: -time.Hour}, {OlderThan: time.Hour}} {
 		if _, err := w.log.Prune(t.Context(), o); err == nil {
 			t.Errorf("Prune with %+v must be refused", o)
@@ -125,9 +124,7 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	wantError(t, "discard", w.log.Discard(t.Context(), w.read(again), entryOf(again), "me", "again"), nil)
 	wantError(t, "delete", p.delete(t.Context(), page), nil)
 	for k, want := range map[Identity]Status{moves: Failed, again: Discarded, stays: Absent} {
-		if got := w.read(k).Status; got != want {
-			t.Errorf("%v is %v, want %v", k, got, want)
-		}
+		assert.Is(t, w.read(k).Status, want, "%v", k)
 	}
 	if n := len(w.events(moves)); n != 2 || p.pruned.Rows > 1 {
 		t.Errorf("%d events of the reopened row, want 2; %d rows counted, want 1", n, p.pruned.Rows)
@@ -161,9 +158,7 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 	wantError(t, "the worker's statement", err, nil)
 	wantError(t, "the worker's end", tx.Rollback(), nil)
 	wantError(t, "Prune", <-done, nil)
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows are left")
 }
 
 // Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never

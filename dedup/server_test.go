@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -85,7 +86,5 @@ func TestTheServersPacketLimitIsKnown(t *testing.T) {
 	if got := mysqldb.Classify(err); got != mysqldb.FaultTooLarge {
 		t.Errorf("%v, want %v: %v", got, mysqldb.FaultTooLarge, err)
 	}
-	if id := w.number("SELECT CONNECTION_ID()"); id != before {
-		t.Errorf("the connection was lost: now %d, was %d", id, before)
-	}
+	assert.Is(t, w.number("SELECT CONNECTION_ID()"), before, "the connection was lost: now, was")
 }

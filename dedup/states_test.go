@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -375,17 +376,13 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 			t.Errorf("%s: %v, want %v", tr.name, err, wantErr)
 			continue
 		}
-		if got := after[tr.key].Version; got != want {
-			t.Errorf("%s: row is %+v, want %+v", tr.name, got, want)
-		}
+		assert.Is(t, after[tr.key].Version, want, "%s: row", tr.name)
 		if want == tr.real {
 			ignore := cmpopts.IgnoreFields(Row{}, "Age", "Wait")
 			if diff := cmp.Diff(before[tr.key], after[tr.key], ignore, cmpopts.IgnoreUnexported(Row{})); diff != "" {
 				t.Errorf("%s: refused, and yet:\n%s", tr.name, diff)
 			}
-			if n := len(told[tr.key]); n != 0 {
-				t.Errorf("%s: refused, and yet %d events", tr.name, n)
-			}
+			assert.Is(t, len(told[tr.key]), 0, "%s: refused, and yet events", tr.name)
 			continue
 		}
 		moved[fmt.Sprint(tr.action, tr.shown.Status)]++

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func (w *world) waypoint(name string) Waypoint {
@@ -157,8 +159,6 @@ func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
 	for query, want := range map[string]int{
 		"consumer_log WHERE consumer_status IN (1, 3)": 1000, "consumer_log_event": 500,
 	} {
-		if n := w.number("SELECT COUNT(*) FROM " + query); n != want {
-			t.Errorf("%d rows of %s, want %d", n, query, want)
-		}
+		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
 	}
 }

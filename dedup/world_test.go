@@ -12,6 +12,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -233,7 +234,5 @@ func wantError(t testing.TB, what string, err, want error) {
 
 func wantVersion(t testing.TB, got Row, want Version) {
 	t.Helper()
-	if got.Version != want {
-		t.Errorf("%v is %+v, want %+v", got.Identity, got.Version, want)
-	}
+	assert.Is(t, got.Version, want, "%v", got.Identity)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -292,9 +293,7 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 		if slices.Contains(others, keys[i]) {
 			want = lock.HeldByOther
 		}
-		if h.Hold != want {
-			t.Errorf("%q is found %v, want %v", keys[i], h.Hold, want)
-		}
+		assert.Is(t, h.Hold, want, "%q is found", keys[i])
 	}
 	if up, _, cause := idle.Up(); up || cause == nil {
 		t.Error("the dead master was not noticed")

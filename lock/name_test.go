@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -35,9 +36,7 @@ func TestNameIsOfTheSchemaAndTheWholeIdentity(t *testing.T) {
 	// The form is fixed: while a fleet is upgraded, old and new daemons must meet at the same key.
 	const want = "rollbackd:HCx_2_Xq6Z4zrf9bkeo9F4C4mgywebjT_hYrWNa5pVY"
 	first := NameOf("8f14e45f-ceea-467f-a123-6d9d5d2b9c11", "stock-rollback", "cancelled", "20261121-0001")
-	if first.String() != want {
-		t.Errorf("NameOf = %q, want %q", first, want)
-	}
+	assert.Is(t, first.String(), want, "NameOf = %q", first)
 	seen := map[Name]string{}
 	for _, parts := range [][4]string{
 		{"s", "g", "t", "k"}, {"S", "g", "t", "k"}, {"s", "G", "t", "k"}, {"s", "g", "T", "k"}, {"s", "g", "t", "K"},

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -212,9 +213,7 @@ func TestRefusingRedisIsAFailureAndNothingElse(t *testing.T) {
 			if _, _, cause := w.l.Up(); cause == nil || !strings.Contains(cause.Error(), name) {
 				t.Errorf("Up says %v, want down for %s", cause, name)
 			}
-			if n := w.l.InHand(); n != 0 {
-				t.Errorf("%d locks are renewed, want none: none was taken", n)
-			}
+			assert.Is(t, w.l.InHand(), 0, "locks are renewed")
 			w.do(fault.undo...)
 			w.a.IsAsked()
 		})
@@ -289,9 +288,7 @@ func TestRenewingTouchesItsOwnLocksAndAllOfThem(t *testing.T) {
 	if s := w.a.Look("lost"); s.Token != "b" || left-s.TTL < 5*time.Second {
 		t.Errorf("another's lock: %+v, want it as it was", s)
 	}
-	if s := w.a.Look("gone"); s.Hold != 0 {
-		t.Errorf("an expired lock: %+v, want it free", s)
-	}
+	assert.Is(t, w.a.Look("gone").Hold, 0, "an expired lock")
 }
 
 // answer is an error reply of Redis.
@@ -331,9 +328,7 @@ func TestForeignValueIsNeitherHeldNorDone(t *testing.T) {
 	w.a.Finds(lock.Foreign, "", "list")
 	w.a.Finds(lock.Mine, "", "mine")
 	w.a.GiveBack("list", "mine")
-	if s := w.a.Look("list"); s.Hold != lock.Foreign {
-		t.Errorf("Show of a list = %+v, want it foreign", s)
-	}
+	assert.Is(t, w.a.Look("list").Hold, lock.Foreign, "Show of a list")
 	w.a.Ends(0, "list") // of whatever type the key is
 	w.a.Finds(lock.DoneMarker, "", "list")
 	if up, _, cause := w.l.Up(); !up {
@@ -362,9 +357,7 @@ func TestALockWithoutAnEndInSightIsForeign(t *testing.T) {
 	if d := cmp.Diff(want, w.a.Find("live", "late", "endless", "own", "free")); d != "" {
 		t.Errorf("Lock (-want +got):\n%s", d)
 	}
-	if got := w.l.Attempts(lock.ResultForeign); got != 2 {
-		t.Errorf("Attempts(foreign) = %d, want 2", got)
-	}
+	assert.Is(t, w.l.Attempts(lock.ResultForeign), 2, "Attempts(foreign)")
 	w.a.Runs()
 	w.Await("the lock in hand has an end", func() bool { return w.a.Look("own").TTL > 0 })
 }
@@ -388,9 +381,7 @@ func TestValuesAndScriptsStandInRedisAsTheyAlwaysDid(t *testing.T) {
 	for key, want := range map[string]string{
 		"locked": "lock:host/1/x/0/7", "done": "done:" + strings.Repeat("\a", sha256.Size),
 	} {
-		if got := w.admin.Get(t.Context(), w.key(key)).Val(); got != want {
-			t.Errorf("under %s stands %q, want %q", key, got, want)
-		}
+		assert.Is(t, w.admin.Get(t.Context(), w.key(key)).Val(), want, "under %s stands", key)
 	}
 	want := []string{
 		`if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`,

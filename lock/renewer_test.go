@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // lockLog is what was logged.
@@ -39,9 +41,7 @@ func TestLocksAreRenewedAtEveryThirdOfTheTTL(t *testing.T) {
 		if want := []time.Duration{0, ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(renewals, want) {
 			t.Errorf("renewed at %v, want %v", renewals, want)
 		}
-		if probes != 1 {
-			t.Errorf("a healthy redis was probed %d times, want once, at the start", probes)
-		}
+		assert.Is(t, probes, 1, "a healthy redis was probed times")
 	})
 }
 

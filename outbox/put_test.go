@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -74,9 +75,7 @@ func TestManyMessagesGoInFewStatements(t *testing.T) {
 		msgs[i] = outbox.Message{Tag: "t", Key: strings.Repeat("k", i%200+1) + string(rune('a'+i/200)), Body: []byte("x")}
 	}
 	w.must(w.put(msgs...))
-	if got := len(w.rows()); got != len(msgs) {
-		t.Errorf("%d of %d messages are there", got, len(msgs))
-	}
+	assert.Is(t, len(w.rows()), len(msgs), "messages are there")
 	big := outbox.Message{Tag: "t", Body: []byte(strings.Repeat("x", outbox.MaxBody))}
 	var bigs []outbox.Message
 	for i := range 100 { // more than a server takes in one statement
@@ -151,9 +150,7 @@ func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := w.rows(); len(got) != 0 {
-		t.Errorf("the outbox holds %q", got)
-	}
+	assert.Is(t, len(w.rows()), 0, "the outbox holds")
 }
 
 func TestAPoolOrAConnectionIsRefused(t *testing.T) {
@@ -175,9 +172,7 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 	tx := w.g.Begin()
 	w.must(outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))
 	w.must(tx.Commit().Error)
-	if got := w.rows(); len(got) != 1 {
-		t.Errorf("the outbox holds %q", got)
-	}
+	assert.Is(t, len(w.rows()), 1, "the outbox holds")
 }
 
 func TestCancelSaysWhetherItWasInTime(t *testing.T) {
@@ -186,9 +181,7 @@ func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 	_, err := w.db.ExecContext(t.Context(), "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
 	w.must(err)
 	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
-		if got := w.cancel("t", key); got != want {
-			t.Errorf("cancel of %s was in time: %v, want %v", key, got, want)
-		}
+		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
 	}
 	if got := w.rows(); !slices.Equal(got, []string{"t/claimed="}) {
 		t.Errorf("the outbox holds %q", got)

@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -127,8 +128,6 @@ func TestErrorsOfTheDatabasePassThrough(t *testing.T) {
 		},
 	}
 	for name, act := range acts {
-		if number := mysqlNumber(w.tx(act)); number != 1146 {
-			t.Errorf("%s without its table: error %d, want 1146", name, number)
-		}
+		assert.Is(t, mysqlNumber(w.tx(act)), 1146, "%s without its table: error", name)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -140,9 +141,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 		if strings.HasSuffix(order, "by the former") {
 			n, err := w.formerlyRollback(order, "k")
 			require.OK(t, err)
-			if n != 2 {
-				t.Errorf("%s: %d rows released, want 2", order, n)
-			}
+			assert.Is(t, n, 2, "%s: rows released", order)
 		} else {
 			require.OK(t, w.rollback(stock.Options{}, message(order, "k")))
 		}
@@ -151,9 +150,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 			t.Errorf("%s: the former released %d rows again, %v", order, n, err)
 		}
 		w.wantReservations(order, "1×1 released stock.rollback/k, 2×1 released stock.rollback/k")
-		if got := w.formerlyWho(order); got != "1×1 2 stock.rollback/k, 2×1 2 stock.rollback/k" {
-			t.Errorf("%s: the former reads %s", order, got)
-		}
+		assert.Is(t, w.formerlyWho(order), "1×1 2 stock.rollback/k, 2×1 2 stock.rollback/k", "%s: the former reads", order)
 		found, err := stock.ReservationsOf(t.Context(), w.g, order)
 		if err != nil || len(found) != 2 || !found[0].Named || found[0].Key != "k" || found[1].Tag != "stock.rollback" {
 			t.Errorf("%s: this one reads %+v, %v", order, found, err)
@@ -177,9 +174,7 @@ func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
 		if _, err := w.db.ExecContext(t.Context(), formerReserve, order, 1, 1); mysqlNumber(err) != 1062 {
 			t.Errorf("%s: the former's reserve: %v, want error 1062", order, err)
 		}
-		if got := w.formerlyWho(order); got != "1×1 4 stock.rollback/k" {
-			t.Errorf("%s: the former reads %s", order, got)
-		}
+		assert.Is(t, w.formerlyWho(order), "1×1 4 stock.rollback/k", "%s: the former reads", order)
 	}
 	w.wantAmount(1, 100)
 }

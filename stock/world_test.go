@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -137,17 +138,13 @@ func (w *world) reservations(order string) string {
 
 func (w *world) wantReservations(order, want string) {
 	w.t.Helper()
-	if got := w.reservations(order); got != want {
-		w.t.Errorf("reservations of %s are %q, want %q", order, got, want)
-	}
+	assert.Is(w.t, w.reservations(order), want, "reservations of %s", order)
 }
 
 // wantReleases compares how many rows were released in all.
 func (w *world) wantReleases(want int) {
 	w.t.Helper()
-	if n := w.audited(); n != want {
-		w.t.Errorf("%d rows were released, want %d", n, want)
-	}
+	assert.Is(w.t, w.audited(), want, "rows were released")
 }
 
 // wantAll compares the amounts of goods.
@@ -160,9 +157,7 @@ func (w *world) wantAll(want int64, skus ...int64) {
 
 func (w *world) wantAmount(sku, want int64) {
 	w.t.Helper()
-	if got := w.amount(sku); got != want {
-		w.t.Errorf("amount of %d is %d, want %d", sku, got, want)
-	}
+	assert.Is(w.t, w.amount(sku), want, "amount of %d", sku)
 }
 
 // audited counts the rows that a trigger saw changing to released.

@@ -21,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -104,9 +105,7 @@ func TestACopyThatComesTooEarlyIsNoAttempt(t *testing.T) {
 	if e := w.Deliver(m); e.Outcome != consumer.InProgress || e.Delay != time.Second {
 		t.Errorf("the copy ended as %v, want that it comes back in a second", e)
 	}
-	if row := w.Row(tag, "b1"); row.Attempts != 1 {
-		t.Errorf("%d attempts are counted, want 1", row.Attempts)
-	}
+	assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts are counted")
 }
 
 // Given a batch in which one message fails and one fails for good, then the others are applied in the same moment, and
@@ -119,9 +118,7 @@ func TestWhoIsBlamedLeavesTheBatchToTheOthers(t *testing.T) {
 	const of = "stock.rollback/seat.release/"
 	want(t, "the batch", say(ends...)[:5], of+`"b1" applied`, of+`"b2" retried, attempt 1, again in 1s: "late"`,
 		of+`"b3" dead_lettered, permanent: "hopeless"`, of+`"b4" applied`, of+`"b1" duplicate`)
-	if e := ends[5]; e.Reason != dedup.ReasonConflict {
-		t.Errorf("another body under a key: %v, want a conflict", e)
-	}
+	assert.Is(t, ends[5].Reason, dedup.ReasonConflict, "another body under a key")
 	got := freed(w)
 	slices.Sort(got)
 	want(t, "the effects", got, "b1", "b4")

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -241,9 +242,7 @@ func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
 			}
 			w.trusted.Replace(&ours, stack.Certificate{Name: "third"})
 			connect()
-			if got := seen.names(); got != "first second second second third" {
-				t.Errorf("the server saw %s", got)
-			}
+			assert.Is(t, seen.names(), "first second second second third", "the server saw")
 		})
 	}
 }

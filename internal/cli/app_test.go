@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -52,9 +53,8 @@ func TestUsageTextTakesTheProgramsOwnName(t *testing.T) {
 	if got := stderr.String(); !strings.HasPrefix(got, "rollbackd: ") {
 		t.Errorf("error is %q, want it to begin with the program's name", got)
 	}
-	if code := run(t.Context(), nil, nil, strings.NewReader(""), &stdout, &stderr); code != exitUsage {
-		t.Errorf("no arguments at all: exit %d, want 2", code)
-	}
+	assert.Is(t, run(t.Context(), nil, nil, strings.NewReader(""), &stdout, &stderr), exitUsage,
+		"no arguments at all: exit")
 }
 
 func TestExitCodeFollowsTheError(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -161,13 +162,9 @@ func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 	ctl(export)
 	ctl("rabbitmqctl clear_policy kept")
 	s.broker.Delete(s.queue, rabbit.DeadQueue(s.queue))
-	if code := s.run("", "migrate", "--status"); code != exitFailed {
-		t.Errorf("without its queues: exit %d", code)
-	}
+	assert.Is(t, s.run("", "migrate", "--status"), exitFailed, "without its queues: exit")
 	ctl(imported)
-	if code := s.run("", "migrate", "--status"); code != exitDone {
-		t.Errorf("after the import: exit %d\n%s", code, s.script.String())
-	}
+	assert.Is(t, s.run("", "migrate", "--status"), exitDone, "after the import: exit %s", s.script.String())
 	if list := ctl("rabbitmqctl list_policies"); !strings.Contains(list, "kept") {
 		t.Errorf("the policy did not come back:\n%s", list)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -55,9 +56,7 @@ func TestAFewLettersAmongManyAreFoundByWhatIsInThem(t *testing.T) {
 		len(listed) != 12 {
 		t.Errorf("%d letters are listed, %v", len(listed), err)
 	}
-	if lines := strings.Count(timed("dlq", "export", "--sku", "770001"), "\n"); lines != 12 {
-		t.Errorf("%d letters are exported", lines)
-	}
+	assert.Is(t, strings.Count(timed("dlq", "export", "--sku", "770001"), "\n"), 12, "letters are exported")
 	for _, do := range []struct {
 		args []string
 		want deadletter.Result

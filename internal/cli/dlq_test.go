@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -37,9 +38,7 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 			s.vars = append(s.vars, "$MENDED", string(text))
 		},
 		"the other one is left": func() {
-			if n := s.broker.Depth(s.queue + ".dead"); n != 1 {
-				t.Errorf("%d letters in the queue, want the other one", n)
-			}
+			assert.Is(t, s.broker.Depth(s.queue+".dead"), 1, "letters in the queue")
 		},
 	})
 }

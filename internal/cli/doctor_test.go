@@ -18,6 +18,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -31,9 +32,7 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 		t.Error("doctor has made the queue that it missed")
 	}
 	s.quietly("", "migrate")
-	if code := s.run("", "doctor"); code != exitDone {
-		t.Errorf("all is well, and the exit code is %d", code)
-	}
+	assert.Is(t, s.run("", "doctor"), exitDone, "all is well, and the exit code")
 	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) +
 		s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
 		t.Errorf("doctor has left %d messages", n)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -99,24 +100,18 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 		}
 		require.OK(t, rows.Close())
 	}
-	if code := s.run("", "reconcile", "--expected", file); code != exitFailed {
-		t.Errorf("the first look: exit %d, want 1", code)
-	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file), exitFailed, "the first look: exit")
 	require.OK(t, locked.Rollback())
 
-	if code := s.run("", "reconcile", "--expected", file, "--publish"); code != exitFailed {
-		t.Errorf("while a message waits in the queue: exit %d, want 1", code)
-	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed,
+		"while a message waits in the queue: exit")
 	stop := s.daemon()
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'queued' AND consumer_status = 1")
 	stop()
-	if code := s.run("", "reconcile", "--expected", file, "--publish"); code != exitFailed {
-		t.Errorf("while bodies differ: exit %d, want 1", code)
-	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed, "while bodies differ: exit")
 	s.exec("DELETE FROM orders WHERE order_sn IN ('other-body', 'dead', 'parked', 'bad\\nname')")
-	if code := s.run("", "reconcile", "--expected", file, "--publish", "--why", "a lost backup"); code != exitDone {
-		t.Errorf("when nothing speaks against it: exit %d, want 0", code)
-	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish", "--why", "a lost backup"), exitDone,
+		"when nothing speaks against it: exit")
 	s.eventually(2, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE 'lost-%'")
 	s.run("", "acts", "--kind", string(operator.KindExpected))
 
@@ -124,9 +119,7 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'lost-%' AND consumer_status = 1")
 	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
 	stop()
-	if code := s.run("", "reconcile", "--expected", file, "--publish"); code != exitDone {
-		t.Errorf("when all have come: exit %d, want 0", code)
-	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitDone, "when all have come: exit")
 	s.eventually(112, "SELECT amount FROM stock WHERE sku_id = 1")
 	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
 	s.golden("expected")

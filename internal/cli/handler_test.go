@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -71,9 +72,7 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 		}
 		s.says("fail " + test.check + " = " + name + test.want)
 	}
-	if n := s.broker.Consumers(s.queue); n != 0 {
-		t.Errorf("%d consumers were there", n)
-	}
+	assert.Is(t, s.broker.Consumers(s.queue), 0, "consumers were there")
 }
 
 // Given the tables that migrate makes, with a lock in MySQL and the outbox, then each is among those that an SQL file

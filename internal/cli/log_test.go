@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -74,9 +75,7 @@ func TestALongListGoesOnWhereItEnded(t *testing.T) {
 				break
 			}
 		}
-		if len(seen) != all {
-			t.Errorf("%s, page by page: %d different rows, want all %d", of, len(seen), all)
-		}
+		assert.Is(t, len(seen), all, "%s, page by page: different rows", of)
 	}
 	keys, _ := list("log", "--status", "failed", "--limit", "7")
 	if len(keys) != 7 || !strings.HasSuffix(keys[0], "failed") {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -144,9 +145,7 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s := migrated(t)
 	prepareDisagreements(t, s)
 	// when it is looked at, each is found as what it is
-	if code := s.run("", "reconcile"); code != exitFailed {
-		t.Errorf("exit %d, want 1", code)
-	}
+	assert.Is(t, s.run("", "reconcile"), exitFailed, "exit")
 	report, _ := s.reconcileJSON()
 	found := map[operator.FindingKind][]string{}
 	for _, f := range report.Findings {
@@ -172,16 +171,12 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 			s.paste(command)
 		}
 	}
-	if code := s.run("", "reconcile"); code != exitFailed {
-		t.Errorf("before a daemon has taken the repairs: exit %d, want 1", code)
-	}
+	assert.Is(t, s.run("", "reconcile"), exitFailed, "before a daemon has taken the repairs: exit")
 	stop := s.daemon()
 	s.eventually(0, "SELECT COUNT(*) FROM stock_reservation WHERE status = 1")
 	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
 	stop()
-	if code := s.run("", "reconcile"); code != exitDone {
-		t.Errorf("a second reconcile: exit %d, want 0", code)
-	}
+	assert.Is(t, s.run("", "reconcile"), exitDone, "a second reconcile: exit")
 	s.run("", "log", "explain", "no-row")
 	s.run("", "log", "explain", "applied-1")
 	// the stock has each order's goods once more than it should only where somebody put the reservation back by hand

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -212,9 +213,7 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 
 			s.thaw(first)
 			s.await("the first has looked for what it may settle, and found nothing", settled)
-			if after := rows(); after != before {
-				t.Errorf("the rows of the second were\n%s, and are\n%s", before, after)
-			}
+			assert.Is(t, rows(), before, "the rows of the second were, and")
 			s.thaw(second)
 			copies, _ := s.finish()
 			for key, times := range copies {
@@ -222,9 +221,7 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 					t.Errorf("%s came %d times", key, times)
 				}
 			}
-			if len(copies) != n {
-				t.Errorf("%d of %d messages came", len(copies), n)
-			}
+			assert.Is(t, len(copies), n, "messages came")
 		})
 	}
 }
@@ -246,9 +243,7 @@ func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
 	}
 	copies, _ := s.finish()
 	for key, times := range copies {
-		if times != 2 {
-			t.Errorf("%s came %d times", key, times)
-		}
+		assert.Is(t, times, 2, "%s came times", key)
 	}
 	s.thaw(first)
 	s.put("later", n, "")

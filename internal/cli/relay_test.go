@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -61,9 +62,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	s := relayShell(t)
 	broker, queue, env := s.broker, s.queue, s.environ
 	s.environ = env[:1]
-	if code := s.run("", "migrate", "--outbox", "--status"); code != exitFailed {
-		t.Errorf("the status of an empty schema: exit %d", code)
-	}
+	assert.Is(t, s.run("", "migrate", "--outbox", "--status"), exitFailed, "the status of an empty schema: exit")
 	_, stderr, code := runCLI(t, env, "", "relay")
 	if code != exitFailed || !strings.Contains(stderr, "rollbackd migrate --outbox") {
 		t.Errorf("a relay without its table: exit %d\n%s", code, stderr)
@@ -101,9 +100,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 			arrived[d.MessageId] = true
 		}
 	}
-	if len(arrived) != more {
-		t.Errorf("%d of %d messages arrived", len(arrived), more)
-	}
+	assert.Is(t, len(arrived), more, "messages arrived")
 
 	s.put("refused", 1, "nowhere")
 	poll.Until(t, "the metrics of one that is refused", func() bool {

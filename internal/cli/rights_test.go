@@ -23,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -110,9 +111,7 @@ func (a *account) do(stdin string, args ...string) {
 			a.s.t.Errorf("%v says %q", args, line)
 		}
 	}
-	if code != exitDone {
-		a.s.t.Errorf("%v: exit %d\n%s", args, code, stdout)
-	}
+	assert.Is(a.s.t, code, exitDone, "%v: exit %s", args, stdout)
 }
 
 // run runs a daemon until stop, which returns what it logged above info, but for letters and what a version cannot do.

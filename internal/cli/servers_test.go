@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -266,9 +267,7 @@ func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 		stderr != "consumer: line 701 is larger than 262144 bytes\nconsumer: lines that were not published: 1\n" {
 		t.Errorf("exit %d, %q, %q; want 1200 published and line 701 reported", code, stdout, stderr)
 	}
-	if n := s.broker.Depth(s.queue); n != 1200 {
-		t.Errorf("%d messages in the queue, want 1200", n)
-	}
+	assert.Is(t, s.broker.Depth(s.queue), 1200, "messages in the queue")
 }
 
 // Given servers without tables and queues, a database that does not exist, and servers that are not there, then each

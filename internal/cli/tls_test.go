@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -96,9 +97,7 @@ func (e *encrypted) showsRenewed(name string) {
 	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed for ` + name + `") =/= nomatch || ` +
 		`[{peer_cert_subject, S}] <- rabbit_networking:connection_info_all([peer_cert_subject]), ` +
 		`is_binary(S) orelse is_list(S) andalso S =/= []])`)
-	if renewed != "[true]" {
-		e.t.Errorf("all connections of %s that show a certificate show the renewed one: %s, want [true]", name, renewed)
-	}
+	assert.Is(e.t, renewed, "[true]", "all connections of %s that show a certificate show the renewed one", name)
 }
 
 // Given servers that want client certificates, when every command is told of them by its settings alone, then each

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -70,7 +71,5 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	if got := cfg.Fresh("MYSQL_DSN", warn)(); got != "u:a@tcp(h:1)/d" || cfg.MySQLDSN != got {
 		t.Errorf("a pipe: %q, and then %q", cfg.MySQLDSN, got)
 	}
-	if got := cfg.Fresh("AMQP_URL", warn)(); got != cfg.AMQPURLs[0] {
-		t.Errorf("a variable: %q", got)
-	}
+	assert.Is(t, cfg.Fresh("AMQP_URL", warn)(), cfg.AMQPURLs[0], "a variable")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -120,23 +121,17 @@ func TestALockThatIsNotInRedisHasNoRedis(t *testing.T) {
 				len(cfg.Migrations().Extra))
 		}
 	}
-	if cfg := load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}); cfg.Lock != lock.KindOff {
-		t.Errorf("REDIS_URL=off: the lock is %q, want off", cfg.Lock)
-	}
+	assert.Is(t, load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}).Lock, lock.KindOff, "REDIS_URL=off: the lock")
 	cfg := load(t, map[string]string{
 		"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": "rediss://a,rediss://b,rediss://c",
 		"ROLLBACKD_REDIS_TLS_CA_FILE": "/ca",
 	})
 	const want = "rediss://a?ssl_ca_certs=%2Fca,rediss://b?ssl_ca_certs=%2Fca,rediss://c?ssl_ca_certs=%2Fca"
-	if cfg.RedisURL != want {
-		t.Errorf("with a CA the masters are %q, want %q", cfg.RedisURL, want)
-	}
+	assert.Is(t, cfg.RedisURL, want, "with a CA the masters")
 }
 
 func TestPrefetchFollowsTheBatchSize(t *testing.T) {
-	if got := load(t, map[string]string{"ROLLBACKD_BATCH_SIZE": "7"}).Prefetch; got != 14 {
-		t.Errorf("Prefetch = %d, want twice the batch size 7", got)
-	}
+	assert.Is(t, load(t, map[string]string{"ROLLBACKD_BATCH_SIZE": "7"}).Prefetch, 14, "Prefetch")
 }
 
 // Given a file as editors leave it, then what nobody sees in it is no part of the value: a byte order mark would be the
@@ -150,12 +145,8 @@ func TestValueComesFromAFile(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "dsn")
 			write(t, path, content)
 			cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
-			if cfg.MySQLDSN != dsn {
-				t.Errorf("MySQLDSN = %q, want %q", cfg.MySQLDSN, dsn)
-			}
-			if fresh := cfg.Fresh("MYSQL_DSN", func(w Warning) { t.Error(w) })(); fresh != dsn {
-				t.Errorf("read again it is %q, want %q", fresh, dsn)
-			}
+			assert.Is(t, cfg.MySQLDSN, dsn, "MySQLDSN")
+			assert.Is(t, cfg.Fresh("MYSQL_DSN", func(w Warning) { t.Error(w) })(), dsn, "read again it")
 		})
 	}
 }
@@ -237,9 +228,7 @@ func TestOtherProgramsVariablesAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("LANES", "9")
-	if got := load(t, nil).Lanes; got != 4 {
-		t.Errorf("Lanes = %d, want the default: only names with the prefix count", got)
-	}
+	assert.Is(t, load(t, nil).Lanes, 4, "Lanes")
 }
 
 func write(t *testing.T, path, content string) {

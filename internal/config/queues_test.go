@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -80,9 +81,7 @@ func TestWhatIsWrongWithAQueueIsRefusedByItsName(t *testing.T) {
 			t.Errorf("%v: %v, want one of %s that says %q", c.changes, found, c.name, says)
 		}
 	}
-	if found := problems(t, points(map[string]string{"ROLLBACKD_LANES": "0"})); len(found) != 1 {
-		t.Errorf("what both share is told %d times", len(found))
-	}
+	assert.Is(t, len(problems(t, points(map[string]string{"ROLLBACKD_LANES": "0"}))), 1, "what both share is told times")
 	_, warnings, err := Load(environ(points(map[string]string{"ROLLBACKD_POINT__LANES": "2"})))
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].What, "no setting") {
 		t.Errorf("a misspelt queue: %v, %v", warnings, err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -58,9 +59,7 @@ func TestShownValuesMaskSecrets(t *testing.T) {
 		{"DEAD_LETTER_WEBHOOK_SECRET", "hunter2", "***"},
 		{"GROUP", "a:b@c", "a:b@c"},
 	} {
-		if got := variable(tc.key).show(tc.raw); got != tc.want {
-			t.Errorf("%s=%s is shown as %q, want %q", tc.key, tc.raw, got, tc.want)
-		}
+		assert.Is(t, variable(tc.key).show(tc.raw), tc.want, "%s=%s is shown as", tc.key, tc.raw)
 	}
 }
 

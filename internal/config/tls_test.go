@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -34,12 +35,9 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 	if !slices.Equal(cfg.AMQPURLs, want) {
 		t.Errorf("AMQPURLs = %q, want %q", cfg.AMQPURLs, want)
 	}
-	if want := "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem&tls-sni-servername=db.test"; cfg.MySQLDSN != want {
-		t.Errorf("MySQLDSN = %q, want %q", cfg.MySQLDSN, want)
-	}
-	if want := "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem"; cfg.RedisURL != want {
-		t.Errorf("RedisURL = %q, want %q", cfg.RedisURL, want)
-	}
+	assert.Is(t, cfg.MySQLDSN, "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem&tls-sni-servername=db.test",
+		"MySQLDSN")
+	assert.Is(t, cfg.RedisURL, "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem", "RedisURL")
 	if shown := cfg.String(); !strings.Contains(shown, "ROLLBACKD_AMQP_TLS_CA_FILE=/etc/ca.pem\n") ||
 		!strings.Contains(shown, "ROLLBACKD_REDIS_URL=rediss://:***@h:1\n") {
 		t.Errorf("shown is\n%s", shown)

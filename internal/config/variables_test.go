@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -65,9 +66,7 @@ func TestEveryVariableSetsAFieldOfItsOwnAndEveryFieldHasAVariable(t *testing.T) 
 			if cmp.Equal(before[name], value, prefixes) {
 				continue
 			}
-			if setBy[name] != "" {
-				t.Errorf("%s sets %s, which %s sets", v.Name, name, setBy[name])
-			}
+			assert.Is(t, setBy[name], "", "%s sets %s, which sets", v.Name, name)
 			setBy[name] = v.Name
 		}
 	}
@@ -85,9 +84,7 @@ func TestVariablesAreDescribed(t *testing.T) {
 		if v.computed == nil && v.Default != "" && !v.accepts(v.Default) {
 			t.Errorf("%s refuses its default %q", v.Name, v.Default)
 		}
-		if v.Required != (v.Default == "" && !v.empty) {
-			t.Errorf("%s: Required is %v with default %q", v.Name, v.Required, v.Default)
-		}
+		assert.Is(t, v.Required, (v.Default == "" && !v.empty), "%s: Required with default %q", v.Name, v.Default)
 		if strings.ContainsAny(v.Default+v.Range+v.Meaning, "\n") {
 			t.Errorf("%s is described on more than one line", v.Name)
 		}
@@ -102,9 +99,7 @@ func TestSettingsTellValueAndSource(t *testing.T) {
 	path := t.TempDir() + "/group"
 	write(t, path, "from-a-file\n")
 	settings := load(t, map[string]string{"ROLLBACKD_GROUP_FILE": path, "ROLLBACKD_LANES": "8"}).Settings()
-	if len(settings) != len(Variables()) {
-		t.Errorf("%d settings, want all %d", len(settings), len(Variables()))
-	}
+	assert.Is(t, len(settings), len(Variables()), "settings")
 	want := []Setting{
 		{Name: "ROLLBACKD_GROUP", Value: "from-a-file", Source: FromFile, File: path},
 		{Name: "ROLLBACKD_LANES", Value: "8", Source: FromEnvironment},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -65,9 +66,8 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 		"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}, "rate": {"1000"},
 		"max_failures": {"5"}, "why": {hostile},
 	}
-	if got := asks(t, first, rita, "/x/y/letters/act", form); got.status != http.StatusForbidden {
-		t.Errorf("who may look posts the form: HTTP %d", got.status)
-	}
+	assert.Is(t, asks(t, first, rita, "/x/y/letters/act", form).status, http.StatusForbidden,
+		"who may look posts the form: HTTP")
 	unsaid := asks(t, first, anna, discard, nil)
 	if got := asks(t, first, anna, "/x/y/letters/act", url.Values{
 		"token": {field(t, unsaid.page, "token")}, "set": {field(t, unsaid.page, "set")}, "why": {" "},
@@ -123,12 +123,9 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 		t.Errorf("the form posted after the end leads to %q, HTTP %d", again.location, again.status)
 	}
 	form.Set("why", "another")
-	if got := asks(t, second, anna, "/x/y/letters/act", form); got.status != http.StatusUnprocessableEntity {
-		t.Errorf("the token under another form: HTTP %d", got.status)
-	}
-	if acts() != 1 {
-		t.Errorf("%d acts", acts())
-	}
+	assert.Is(t, asks(t, second, anna, "/x/y/letters/act", form).status, http.StatusUnprocessableEntity,
+		"the token under another form: HTTP")
+	assert.Is(t, acts(), 1, "acts")
 	w.rest(first, second)
 }
 

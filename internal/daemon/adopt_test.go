@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -138,9 +139,7 @@ func (s *classicShop) checkStock() {
 	s.t.Helper()
 	for sku := range int64(skus) {
 		got := s.count("SELECT amount FROM tb_stock WHERE goods_id = ?", sku+1)
-		if want := classicStock + int(s.wanted[sku+1]); got != want {
-			s.t.Errorf("there are %d of sku %d, want %d", got, sku+1, want)
-		}
+		assert.Is(s.t, got, classicStock+int(s.wanted[sku+1]), "there of sku %d", sku+1)
 	}
 }
 

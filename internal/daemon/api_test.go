@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -135,9 +136,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		}
 	}
 	rows := keysOf(t, p, at+"/log?tag=stock.rollback", 1000)
-	if len(rows) != n+2 {
-		t.Errorf("%d rows are listed, want %d", len(rows), n+2)
-	}
+	assert.Is(t, len(rows), n+2, "rows are listed")
 	for _, limit := range []int{1, 7, n - 1, n, n + 1} {
 		everyOnce("letters", keysOf(t, p, at+"/letters?reason=permanent&reason=exhausted", limit), dead)
 		everyOnce("rows", keysOf(t, p, at+"/log?since=2020-01-01T00:00:00Z", limit), rows)
@@ -164,9 +163,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		found += g.Count
 		chosen := keysOf(t, p, at+"/letters?reason="+g.Filter.Reasons[0]+"&fingerprint="+
 			url.QueryEscape(g.Filter.Fingerprint), 7)
-		if len(chosen) != g.Count {
-			t.Errorf("the filter of group %s finds %d letters, want %d", g.ID, len(chosen), g.Count)
-		}
+		assert.Is(t, len(chosen), g.Count, "the filter of group %s finds letters", g.ID)
 		var one struct {
 			Count   int
 			Letters []struct{ Key string }

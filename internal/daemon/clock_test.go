@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -61,9 +62,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	if n := w.count(ahead); n != 2 {
 		t.Fatalf("%d rows are ahead of the clock, want 2: the jump was none", n)
 	}
-	if n := w.rows(dedup.Success); n != len(orders) {
-		t.Errorf("%d rows of %d in success are left", n, len(orders))
-	}
+	assert.Is(t, w.rows(dedup.Success), len(orders), "rows in success are left")
 	is(w, "parked messages of the outbox", w.waiting(), 1)
 	require.OK(t, shop.SeedReserved(t.Context(), w.db, late))
 	w.publish(applied...) // a re-send

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given dead orders whose letters somebody purged, and one who may act and one who may look; when the first has log,
@@ -30,9 +31,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		t.Errorf("who may look sees, HTTP %d:\n%s", sees.status, sees.page)
 	}
 	form := url.Values{"token": {field(t, asks(t, p, anna, "/x/reconcile", nil).page, "token")}}
-	if got := asks(t, p, rita, "/x/reconcile", form); got.status != http.StatusForbidden {
-		t.Errorf("who may look compares: HTTP %d", got.status)
-	}
+	assert.Is(t, asks(t, p, rita, "/x/reconcile", form).status, http.StatusForbidden, "who may look compares: HTTP")
 	for range 2 {
 		if got := asks(t, p, anna, "/x/reconcile", form); got.status != http.StatusSeeOther ||
 			got.location != "/x/reconcile" {
@@ -58,9 +57,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 			t.Errorf("the finding does not name its command:\n%s", page)
 		}
 		if i == 0 {
-			if got := asks(t, p, rita, "/x/reconcile/mend", form); got.status != http.StatusForbidden {
-				t.Errorf("who may look mends: HTTP %d", got.status)
-			}
+			assert.Is(t, asks(t, p, rita, "/x/reconcile/mend", form).status, http.StatusForbidden, "who may look mends: HTTP")
 		}
 		done := asks(t, p, anna, "/x/reconcile/mend", form)
 		again := asks(t, p, anna, "/x/reconcile/mend", form)
@@ -87,8 +84,6 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state <> 'running' AND term = 2") == n
 	})
 	is(w, "acts are done", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state = 'done'"), n)
-	if have := w.count("SELECT SUM(replays) FROM consumer_log"); have != replays {
-		t.Errorf("the rows were replayed %d times, before %d", have, replays)
-	}
+	assert.Is(t, w.count("SELECT SUM(replays) FROM consumer_log"), replays, "the rows were replayed times, before")
 	w.rest(p)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
@@ -68,9 +69,7 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 		setStatus(3, sn)
 	}
 	w.judged(len(good), len(bad), oracle.Allowance{}) // and each for the reason that was written down
-	if n := w.broker.Depth(rabbit.DeadQueue(w.config().Queue)); n != len(bad) {
-		t.Errorf("%d letters of %d messages", n, len(bad))
-	}
+	assert.Is(t, w.broker.Depth(rabbit.DeadQueue(w.config().Queue)), len(bad), "letters messages")
 	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times > 1"); n != 0 {
 		// What was in the hands of the killed ones twice is claimed alone, and that attempt counts.
 		t.Errorf("%d dead ones had more than one attempt", n)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -100,9 +101,7 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 			t.Fatalf("a download is HTTP %d", resp.StatusCode)
 		}
 	}
-	if len(reading) != ofOne {
-		t.Errorf("%d downloads of one person go on, want %d", len(reading), ofOne)
-	}
+	assert.Is(t, len(reading), ofOne, "downloads of one person go on")
 	other := w.download(p, rita)
 	for range 5 {
 		for _, r := range reading {

@@ -182,17 +182,6 @@ func (d *Daemon) openSite(ctx context.Context, fresh func(key string) func() str
 	return err
 }
 
-// Addr is the bound HTTP address, empty when there is none.
-func (d *Daemon) Addr() string {
-	if d.site == nil {
-		return ""
-	}
-	return d.site.Addr()
-}
-
-// Metrics are what /metrics shows.
-func (d *Daemon) Metrics() prometheus.Gatherer { return d.registry }
-
 // Run consumes until ctx ends and drains then; see [consumer.Consumer.Run] for its errors. The pages answer until the
 // engine has stopped, so that /readyz says "draining".
 func (d *Daemon) Run(ctx context.Context) error {

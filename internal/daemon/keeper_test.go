@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -72,9 +73,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 		w.eventually("the "+who+" deletes what is old", func() bool { return w.rows(dedup.Success) == 1 })
 	}
 	works("first")
-	if n := second.elections(); n != 0 {
-		t.Errorf("the second was elected %d times beside the first", n)
-	}
+	assert.Is(t, second.elections(), 0, "the second was elected times beside the first")
 	shows := func(m member, want program.Metrics) { // a pass is counted when it has ended, after its commit
 		t.Helper()
 		w.eventually(fmt.Sprintf("its metrics are %v", want), func() bool {
@@ -106,9 +105,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	works("first")
 	w.stop(first.Process)
 	is(w, "dead rows are left", w.rows(dedup.Dead), 1)
-	if id := w.leader(); id != 0 {
-		t.Errorf("connection %d holds the lock although nobody runs", id)
-	}
+	assert.Is(t, w.leader(), 0, "connection holds the lock although nobody runs")
 }
 
 // Given a letter that is older than the log remembers successes, then every daemon says so at its start, once; and the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -60,9 +61,8 @@ func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
 	is(w, "messages needed more than one attempt after the kill",
 		w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> "+
 			"k.consumer_times + 1"), 0)
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"); n != claimed {
-		t.Errorf("the kill has cost %d messages an attempt, want %d", n, claimed)
-	}
+	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"), claimed,
+		"the kill has cost messages an attempt")
 	w.judged(messages, 0, oracle.Allowance{Attempts: 3})
 }
 
@@ -82,9 +82,8 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.signal(waiting, syscall.SIGTERM)
 	w.exits(waiting, 1, 30*time.Second) // an error: it could not finish
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"); n != 0 {
-		t.Errorf("the stop has cost %d messages an attempt, %d are claimed still", n, w.rows(dedup.Processing))
-	}
+	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"), 0,
+		"the stop has cost messages an attempt, %d are claimed still", w.rows(dedup.Processing))
 	free()
 	is(w, "attempts beyond the first", w.finish(messages, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, messages)
 }

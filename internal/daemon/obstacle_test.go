@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -105,9 +106,7 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 				return
 			}
 			for id, n := range want {
-				if got := int64(w.count("SELECT amount FROM tb_stock WHERE goods_id = ?", id)); got != n {
-					t.Errorf("goods %d got %d back, want %d", id, got, n)
-				}
+				assert.Is(t, int64(w.count("SELECT amount FROM tb_stock WHERE goods_id = ?", id)), n, "goods %d back", id)
 			}
 		})
 	}

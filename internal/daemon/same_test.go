@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -40,9 +41,7 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		report := w.judge(oracle.Allowance{})
 		t.Logf("BATCH_SIZE %d: %d deliveries in %v, %.0f/s", batch, len(sent), took.Round(time.Millisecond),
 			float64(len(sent))/took.Seconds())
-		if report.DuplicatesAbsorbed != len(sent)-messages {
-			t.Errorf("%d duplicates absorbed, want %d", report.DuplicatesAbsorbed, len(sent)-messages)
-		}
+		assert.Is(t, report.DuplicatesAbsorbed, len(sent)-messages, "duplicates absorbed")
 		return end{
 			report.After,
 			w.pairs("SELECT CONCAT(order_sn, '/', sku_id), CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) FROM " +
@@ -62,9 +61,7 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		"stock": cmp.Diff(ends[0].stock, ends[1].stock), "reservations": cmp.Diff(ends[0].reservations, ends[1].reservations),
 		"fates": cmp.Diff(ends[0].fates, ends[1].fates),
 	} {
-		if diff != "" {
-			t.Errorf("%s differ between BATCH_SIZE 1 (-) and 500 (+):\n%s", what, diff)
-		}
+		assert.Is(t, diff, "", "%s differ between BATCH_SIZE 1 (-) and 500 (+)", what)
 	}
 }
 

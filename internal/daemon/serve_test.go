@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -46,9 +47,7 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 		return strings.Contains(page, "Nothing is consumed here") && strings.Contains(page, "3 dead letters") &&
 			strings.Contains(page, "Nothing has the name of this queue") && !strings.Contains(page, "name of this group")
 	})
-	if keys := keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2); len(keys) != n {
-		t.Errorf("the API lists %q", keys)
-	}
+	assert.Is(t, len(keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2)), n, "the API lists")
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
 	if !strings.Contains(seen.page, "<b>3</b> will run") {
@@ -82,9 +81,7 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 			t.Errorf("the log says %q:\n%s", never, logs)
 		}
 	}
-	if w.rows(dedup.Dead) != n {
-		t.Errorf("%d of %d rows are dead", w.rows(dedup.Dead), n)
-	}
+	assert.Is(t, w.rows(dedup.Dead), n, "rows are dead")
 }
 
 // Given daemons without an HTTP address, then what is asked for on the pages of serve is done there.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -135,9 +136,7 @@ func (s *shards) everyOrderOnOneQueue(orders int) {
 			queueOf[order] = i
 		}
 	}
-	if len(queueOf) != orders {
-		t.Errorf("%d orders were passed on, want %d", len(queueOf), orders)
-	}
+	assert.Is(t, len(queueOf), orders, "orders were passed on")
 	share := map[int]int{}
 	for _, i := range queueOf {
 		share[i]++

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -36,9 +37,7 @@ func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
 	if err := json.Unmarshal([]byte(body), &r); err != nil {
 		w.t.Fatalf("/readyz says %q: %v", body, err)
 	}
-	if r.Ready != (status == http.StatusOK) {
-		w.t.Errorf("/readyz answers %d and says ready %v", status, r.Ready)
-	}
+	assert.Is(w.t, r.Ready, (status == http.StatusOK), "/readyz answers %d and says ready", status)
 	return status, r
 }
 

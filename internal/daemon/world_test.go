@@ -21,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/store"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -481,9 +482,7 @@ func repeated(text string) string {
 // is compares two values.
 func is[T comparable](w *world, what string, got, want T) {
 	w.t.Helper()
-	if got != want {
-		w.t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	assert.Is(w.t, got, want, "%s", what)
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

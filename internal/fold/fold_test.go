@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/fold"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // lines are what a log has written, one a line of JSON.
@@ -90,9 +91,7 @@ func TestWhatIsFewIsNeverFolded(t *testing.T) {
 			time.Sleep(fold.Window)
 			synctest.Wait()
 		}
-		if n := len(out.all(t)); n != 50 {
-			t.Errorf("%d lines, want all 50", n)
-		}
+		assert.Is(t, len(out.all(t)), 50, "lines")
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given a last pass that is in the middle of the table, when somebody writes to it, then it was no last pass, with the
@@ -64,9 +66,7 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 			if !errors.Is(err, ErrNotLast) || !strings.Contains(r.NotLast, c.want) || len(unfinished) != 1 {
 				t.Errorf("%v, unfinished %v; want ErrNotLast with %s", err, unfinished, c.want)
 			}
-			if r := w.run(); r.NotLast != "" {
-				t.Errorf("nobody writes any more, and: %s", r.NotLast)
-			}
+			assert.Is(t, w.run().NotLast, "", "nobody writes any more, and")
 		})
 	}
 }
@@ -99,9 +99,7 @@ func TestALastPassWaitsForTheRhythmOfTheOldConsumer(t *testing.T) {
 	if !errors.Is(err, ErrNotLast) || r.Late == 0 {
 		t.Errorf("%v, %d late; want ErrNotLast", err, r.Late)
 	}
-	if r := w.run(); r.NotLast != "" {
-		t.Errorf("it has ended, and: %s", r.NotLast)
-	}
+	assert.Is(t, w.run().NotLast, "", "it has ended, and")
 }
 
 // Given times without a zone, when they are read in a wrong one, then a last pass says so: when they come to lie in the
@@ -142,9 +140,7 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 				t.Errorf("notes: %v", notes)
 			}
 			if c.want != "" {
-				if unfinished := w.doubts(); len(unfinished) != 1 {
-					t.Errorf("unfinished %v", unfinished)
-				}
+				assert.Is(t, len(w.doubts()), 1, "unfinished")
 			}
 		})
 	}
@@ -190,9 +186,7 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 			}
 			switch d := w.doubts(); {
 			case c.want == "":
-				if len(d) != 0 {
-					t.Errorf("%v; want no doubt", d)
-				}
+				assert.Is(t, len(d), 0, "%v", d)
 			case len(d) != 1 || d[0].Sure != c.sure || !strings.Contains(d[0].Why, c.want):
 				t.Errorf("%v; want %s", d, c.want)
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -34,9 +35,8 @@ func TestAClassicTableIsTakenOver(t *testing.T) {
 		t.Errorf("report: %+v", r)
 	}
 	names := fmt.Sprint(r.Names)
-	if names != "[{order_orderTopic_cancel_group order_cancel stock-rollback stock.rollback 3} {other t   1}]" {
-		t.Errorf("names: %s", names)
-	}
+	assert.Is(t, names, "[{order_orderTopic_cancel_group order_cancel stock-rollback stock.rollback 3} {other t   1}]",
+		"names")
 	sum := sha256.Sum256([]byte(bodyOf("done")))
 	at := time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 	row := w.read("done")
@@ -184,9 +184,7 @@ func TestAPassThatWasCutOffGoesOn(t *testing.T) {
 	if !r.Resumed || r.Rows != 1000 || reads > 5 {
 		t.Errorf("resumed %v, %d rows, %d pages", r.Resumed, r.Rows, reads)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 100 {
-		t.Errorf("%d events, want one for each row that was left open", n)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event"), 100, "events")
 	cut(w.o, 300)
 	other := w.o
 	other.Tags = nil
@@ -248,13 +246,9 @@ func TestTwoAtOnceBesideTheOldConsumerDoNotHurt(t *testing.T) {
 	const joined = "SELECT COUNT(*) FROM trade_mq_consumer_log o LEFT JOIN consumer_log n ON n.msg_key = " +
 		"CAST(o.msg_key AS BINARY) WHERE NOT COALESCE(n.consumer_status = IF(o.consumer_status = 1, 1, 3) AND " +
 		"n.consumer_times = o.consumer_times, FALSE)"
-	if n := w.number(joined); n != 0 {
-		t.Errorf("%d rows are not as they are in the old table", n)
-	}
+	assert.Is(t, w.number(joined), 0, "rows are not as they are in the old table")
 	theirs := w.number("SELECT COUNT(*) FROM trade_mq_consumer_log")
-	if ours := w.number("SELECT COUNT(*) FROM consumer_log"); ours != theirs {
-		t.Errorf("%d old rows, %d of ours", theirs, ours)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), theirs, "old rows, of ours")
 }
 
 // Given a daemon at work on the new log, when a pass meets what it has done, at the same moment too, then nothing of
@@ -332,9 +326,7 @@ func TestALostAnswerIsLookedUp(t *testing.T) {
 			sprung := lose(proxy)
 			far.want("the pass", far.run(), map[Kind]int{Success: 270, Open: 30})
 			<-sprung
-			if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 30 {
-				t.Errorf("%d events, want 30", n)
-			}
+			assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event"), 30, "events")
 		})
 	}
 }
@@ -396,11 +388,7 @@ func TestManyRowsAreReadOnce(t *testing.T) {
 	t.Logf("a last pass that finds nothing new took %v", time.Since(began))
 	w.want("the last pass", r, map[Kind]int{There: n})
 	began = time.Now()
-	if d := w.doubts(); len(d) != 0 {
-		t.Errorf("doubts: %v", d)
-	}
+	assert.Is(t, len(w.doubts()), 0, "doubts")
 	t.Logf("a look at all rows took %v", time.Since(began))
-	if rows := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); rows != n-n/10 {
-		t.Errorf("%d rows in success", rows)
-	}
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"), n-n/10, "rows in success")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -169,9 +170,7 @@ func (w *world) read(key string) dedup.Row {
 func (w *world) want(what string, r Report, want map[Kind]int) {
 	w.t.Helper()
 	for _, k := range slices.AppendSeq(slices.Collect(maps.Keys(want)), maps.Keys(r.Counts)) {
-		if r.Counts[k] != want[k] {
-			w.t.Errorf("%s: %d of %s, want %d", what, r.Counts[k], k, want[k])
-		}
+		assert.Is(w.t, r.Counts[k], want[k], "%s: of %s", what, k)
 	}
 }
 

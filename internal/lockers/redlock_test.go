@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -178,9 +179,7 @@ func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
 	w.Must(b.servers[2].Kill())
 	a.Finds(lock.Foreign, "", "spoilt")
 	a.Finds(lock.Mine, "", "free")
-	if n := a.Attempts(lock.ResultForeign); n != 1 {
-		t.Errorf("%d foreign values were counted, want 1", n)
-	}
+	assert.Is(t, a.Attempts(lock.ResultForeign), 1, "foreign values were counted")
 }
 
 // Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on

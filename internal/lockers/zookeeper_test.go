@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -144,9 +145,7 @@ func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
 	wire.Refuse(false)
 	w.Await("it is asked again", func() bool { up, _, _ := l.Up(); return up && a.Mine(keys...) == 0 })
 	a.GiveBack(keys...) // of locks that are another's by now
-	if s := a.Look(keys[0]); s.Token != "b" {
-		t.Errorf("after the old holder's release Show = %+v, want it held by b", s)
-	}
+	assert.Is(t, a.Look(keys[0]).Token, "b", "after the old holder's release Show")
 }
 
 // Given an account, when it has made locks, then nobody else may read or delete them, and who has another password is
@@ -184,9 +183,7 @@ func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 		w.Must(err)
 	}
 	for i, h := range a.Find("kept", "free", "parent") {
-		if want := []lock.Hold{lock.Foreign, lock.Mine, lock.Foreign}[i]; h.Hold != want {
-			t.Errorf("name %d is %v, want %v", i, h.Hold, want)
-		}
+		assert.Is(t, h.Hold, []lock.Hold{lock.Foreign, lock.Mine, lock.Foreign}[i], "name %d", i)
 	}
 	a.Ends(0, "kept", "free", "parent")
 	if up, _, cause := a.Up(); !up || cause != nil {

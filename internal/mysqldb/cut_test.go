@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -61,9 +62,7 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			waits, err := cut.End(t.Context(), pool)
 			wantError(t, "end", err, nil)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
-			if waited := waits || seen; waited != tc.want {
-				t.Errorf("%v: it waited: %v, want %v", cut, waited, tc.want)
-			}
+			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)
 			poll.Until(t, "the server has ended it", func() bool {
 				n := 0
 				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+

@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -68,9 +69,7 @@ func TestClassifyWhatIsNoAnswerOfTheServer(t *testing.T) {
 		{"no state", &mysql.MySQLError{Number: 1040}, FaultUnavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Classify(c.err); got != c.want {
-				t.Errorf("Classify(%v) = %v, want %v", c.err, got, c.want)
-			}
+			assert.Is(t, Classify(c.err), c.want, "Classify(%v)", c.err)
 		})
 	}
 }
@@ -225,9 +224,7 @@ func TestClassifyAccountsAndConnections(t *testing.T) {
 	w := newWorld(t)
 	want := func(what string, err error) {
 		t.Helper()
-		if Classify(err) != FaultUnavailable {
-			t.Errorf("%s: %v (%v)", what, err, Classify(err))
-		}
+		assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
 	}
 	_, err := poolOf(t, open(t, stack.Restricted(t, w.dsn, "SELECT ON goods"))).Exec("DELETE FROM goods")
 	want("no right", err)
@@ -259,9 +256,7 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	w := newWorldOn(t, server.Database(t))
 	want := func(what string, err error) {
 		t.Helper()
-		if Classify(err) != FaultUnavailable {
-			t.Errorf("%s: %v (%v)", what, err, Classify(err))
-		}
+		assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
 	}
 	w.exec("SET GLOBAL max_connections = 10")
 	many := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 40}))

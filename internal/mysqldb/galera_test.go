@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -87,16 +88,12 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 			t.Errorf("a statement = %v (%v), want the server to be away", err, Classify(err))
 		}
 	}
-	if open := w.pool.Stats().OpenConnections; open != 0 {
-		t.Errorf("%d connections to the node are still in the pool", open)
-	}
+	assert.Is(t, w.pool.Stats().OpenConnections, 0, "connections to the node are still in the pool")
 
 	refuse("NONE")
 	n := -1
 	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
-	if n != 0 {
-		t.Errorf("n = %d, want 0: nothing was committed", n)
-	}
+	assert.Is(t, n, 0, "n")
 }
 
 // Given a transaction on one node, when another one that writes the same row is committed on another node, then the
@@ -113,17 +110,11 @@ func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
 	wantError(t, "update on the other node", err, nil)
 
 	err = tx.Commit()
-	if Classify(err) != FaultContention {
-		t.Errorf("COMMIT = %v (%v), want contention", err, Classify(err))
-	}
-	if open := w.pool.Stats().OpenConnections; open != 1 {
-		t.Errorf("%d connections are open, want the one of before", open)
-	}
+	assert.Is(t, Classify(err), FaultContention, "COMMIT = %v", err)
+	assert.Is(t, w.pool.Stats().OpenConnections, 1, "connections are open")
 	var n int
 	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
-	if n != 2 {
-		t.Errorf("n = %d, want what the other one wrote", n)
-	}
+	assert.Is(t, n, 2, "n")
 }
 
 // Given a node that does not apply what the cluster commits, when it is asked, then it answers when it has, and not

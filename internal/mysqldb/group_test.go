@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -84,9 +85,7 @@ func memberHasLeft(t *testing.T, cluster *stack.Stack) {
 	for what, pool := range map[string]*sql.DB{"a former session": ours, "a new one": later} {
 		n := -1
 		wantError(t, what, pool.QueryRow("SELECT n FROM goods").Scan(&n), nil)
-		if n != 0 {
-			t.Errorf("%s reads %d, want 0", what, n)
-		}
+		assert.Is(t, n, 0, "%s reads", what)
 	}
 	wantError(t, "join again", cluster.Join(t.Context(), 2), nil)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -51,9 +52,7 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 			want = c.onMaria
 		}
 		_, err := w.pool.Exec("CALL say(?)", c.number)
-		if got := Classify(fmt.Errorf("wrapped: %w", err)); got != want {
-			t.Errorf("%v is %v, want %v", err, got, want)
-		}
+		assert.Is(t, Classify(fmt.Errorf("wrapped: %w", err)), want, "%v", err)
 		if server, ok := errors.AsType[*mysql.MySQLError](err); !ok || server.Number != c.number {
 			t.Errorf("%v is not the driver's error any more", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -47,9 +48,7 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	if zone != "+00:00" || wait != 3 || tableWait != 3 {
 		t.Errorf("zone %q, lock waits %d and %d", zone, wait, tableWait)
 	}
-	if pool.Stats().MaxOpenConnections != 7 {
-		t.Errorf("%d connections at most, want 7", pool.Stats().MaxOpenConnections)
-	}
+	assert.Is(t, pool.Stats().MaxOpenConnections, 7, "connections at most")
 	err = pool.QueryRow("SELECT attr_value FROM performance_schema.session_connect_attrs WHERE processlist_id = " +
 		"CONNECTION_ID() AND attr_name = 'program_name'").Scan(&program)
 	if err == nil && program != "rollbackd run host/1" { // the table is empty where the performance schema is off
@@ -58,9 +57,7 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	if _, err := pool.Exec("DO 1; DO 2"); err == nil {
 		t.Error("two statements in one text were run")
 	}
-	if n := prepared(t, pool); n != 0 {
-		t.Errorf("%d statements were prepared: each costs a round trip", n)
-	}
+	assert.Is(t, prepared(t, pool), 0, "statements were prepared: each costs a round trip")
 	var at time.Time
 	if err := pool.QueryRow("SELECT CAST('2026-11-21 12:00:00' AS DATETIME)").Scan(&at); err != nil ||
 		at.Location() != time.UTC {
@@ -179,9 +176,7 @@ func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 			_, err = tx.ExecContext(t.Context(), what)
 			_ = tx.Rollback() // on a connection that is gone
 		}
-		if fault := Classify(err); fault != FaultUnavailable {
-			t.Errorf("%s of a session that was ended = %v (%v), want %v", what, err, fault, FaultUnavailable)
-		}
+		assert.Is(t, Classify(err), FaultUnavailable, "%s of a session that was ended = %v", what, err)
 		t.Logf("%s: %v", what, err)
 		_, err = pool.ExecContext(t.Context(), "UPDATE goods SET n = 4")
 		wantError(t, "the next statement", err, nil)

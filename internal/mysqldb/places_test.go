@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -49,9 +50,7 @@ func readPlaces(t *testing.T, from sayer) map[uint16]place {
 		if _, err := fmt.Sscan(line, &p.number, &p.names, &p.state, &p.fault); err != nil {
 			t.Fatalf("%s: %q: %v", golden(from), line, err)
 		}
-		if places[p.number].number != 0 {
-			t.Errorf("%s: %d stands there twice", golden(from), p.number)
-		}
+		assert.Is(t, places[p.number].number, 0, "%s: %d stands there twice", golden(from), p.number)
 		p.fault = strings.TrimSpace(line[strings.LastIndex(line, p.state)+len(p.state):])
 		places[p.number] = p
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -53,9 +54,7 @@ func (s *session) wantRows(want int) {
 	s.t.Helper()
 	n := 0
 	wantError(s.t, "count", s.pool.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM goods").Scan(&n), nil)
-	if n != want {
-		s.t.Errorf("%d rows, want %d", n, want)
-	}
+	assert.Is(s.t, n, want, "rows")
 }
 
 // A repeated statement is prepared when it comes again, and again after another one was in its place. It fails like its
@@ -74,9 +73,7 @@ func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
 		{t.Context(), []int{80}, "2 4 1"}, // not repeated
 	} {
 		wantError(t, "put", s.put(step.ctx, step.ids...), nil)
-		if got := s.counts(); got != step.counts {
-			t.Errorf("step %d: prepared, executed, closed: %s, want %s", i, got, step.counts)
-		}
+		assert.Is(t, s.counts(), step.counts, "step %d: prepared, executed, closed", i)
 	}
 	if err := s.put(again, 80); !Duplicate(err) {
 		t.Errorf("a duplicate = %v, want error 1062", err)
@@ -95,9 +92,7 @@ func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 		wantError(t, "put", s.put(Repeated(t.Context()), id, id+1), nil)
 	}
 	s.wantRows(1 + 6)
-	if got := s.counts(); got != "0 0 0" {
-		t.Errorf("refused: prepared, executed, closed: %s, want none", got)
-	}
+	assert.Is(t, s.counts(), "0 0 0", "refused: prepared, executed, closed")
 }
 
 // What a prepared statement waited for is found out like that of a text.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -155,9 +156,7 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 	pool := poolOf(t, open(t, stack.MySQL(t)))
 	fate := map[string]string{}
 	know := func(name, what string) {
-		if fate[name] != "" {
-			t.Errorf("%s is in the table twice: %s, %s", name, fate[name], what)
-		}
+		assert.Is(t, fate[name], "", "%s is in the table twice:, %s", name, what)
 		fate[name] = what
 	}
 	for _, v := range ours {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -84,7 +85,5 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 		"rollbackd_dead_letters": 2, "rollbackd_oldest_dead_letter_seconds": 200 * 60,
 		"rollbackd_oldest_open_seconds processing": 20 * 60, "rollbackd_oldest_open_seconds failed": 30 * 60,
 	})
-	if n := got["rollbackd_dead_letters"]; n != 2 {
-		t.Errorf("%v dead letters, want 2", n)
-	}
+	assert.Is(t, got["rollbackd_dead_letters"], 2, "dead letters")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -64,9 +65,7 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 		}
 		delete(left, f.Key)
 		now := w.compare(operator.Bounds{})
-		if len(now.Findings) != len(left) {
-			t.Errorf("after %s %s there are %d findings, want %d", f.Kind, f.Key, len(now.Findings), len(left))
-		}
+		assert.Is(t, len(now.Findings), len(left), "after %s %s there findings", f.Kind, f.Key)
 		for _, other := range now.Findings {
 			if !left[other.Key] {
 				t.Errorf("after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
@@ -80,9 +79,7 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
 		}
 	}
-	if n := w.Broker.Depth(w.Queue); n != 3 {
-		t.Errorf("%d messages were sent again, want the two that were purged and the replay that was cut off", n)
-	}
+	assert.Is(t, w.Broker.Depth(w.Queue), 3, "messages were sent again")
 	for key, want := range map[string]dedup.Status{
 		"no row": dedup.Dead, "ended": dedup.Success, "cut off": dedup.Failed, "agrees": dedup.Dead, "purged": dedup.Failed,
 		"forgotten": dedup.Success,
@@ -135,9 +132,7 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
 		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
 	}
-	if n := w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != 6 {
-		t.Errorf("%d letters are left", n)
-	}
+	assert.Is(t, w.Broker.Depth(rabbit.DeadQueue(w.Queue)), 6, "letters are left")
 	for _, order := range names("order", 1500) {
 		w.reservation(order, 1, 2, order, time.Hour) // each released by a message that the log does not know
 	}
@@ -224,9 +219,7 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	if done, err := o.Mend(t.Context(), found); err != nil || !done.Mended || done.Failure != "" {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if n := w.Broker.Depth(w.Queue); n != 1 {
-		t.Errorf("%d messages are sent, want the one", n)
-	}
+	assert.Is(t, w.Broker.Depth(w.Queue), 1, "messages are sent")
 	if row, err := w.Records.Read(t.Context(), k); err != nil || row.Status != dedup.Failed || row.Replays != 3 {
 		t.Errorf("%+v, %v", row, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -61,12 +62,8 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 			})
 		}
 		wg.Wait()
-		if len(answers) != 1 {
-			t.Errorf("%s: answers %v, want one", name, answers)
-		}
-		if n := w.Number("SELECT COUNT(*) FROM consumer_log_act") - before; n != 1 {
-			t.Errorf("%s: %d acts, want 1", name, n)
-		}
+		assert.Is(t, len(answers), 1, "%s: answers %v", name, answers)
+		assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_act")-before, 1, "%s: acts", name)
 		// another body, or another person
 		_, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: key, Hash: sha256.Sum256([]byte("x")),
 			Issued: issued})
@@ -104,9 +101,7 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	if err != nil || a.ID != first.ActID {
 		t.Errorf("started again: %v, %v", a.ID, err)
 	}
-	if n := w.Number("SELECT COUNT(*) FROM consumer_log_act"); n != 1 {
-		t.Errorf("%d acts, want 1", n)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_act"), 1, "acts")
 	// the first one's answer comes too late to be kept
 	if err := errors.Join(first.Finish(t.Context(), operator.Answer{Status: 500}), second.Finish(t.Context(),
 		operator.Answer{Status: 202})); err != nil {
@@ -163,9 +158,7 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	if n, err := w.desk.Clean(t.Context()); n != 2 || err != nil {
 		t.Errorf("%d deleted, %v; want the note and the request", n, err)
 	}
-	if a := w.act(run.ID); a.State != operator.Running {
-		t.Errorf("the run is %s", a.State)
-	}
+	assert.Is(t, w.act(run.ID).State, operator.Running, "the run")
 }
 
 // Given a form that is looked at, then nothing is written; its token is good for whom it was given to, for a day, on
@@ -194,9 +187,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
 	}
-	if n := w.Number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 {
-		t.Errorf("%d rows were written for what is no token", n)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_once"), 0, "rows were written for what is no token")
 	o, _, err := w.newDesk().Begin(t.Context(), anna, operator.OnceRequest{Name: token, Issued: true})
 	if o == nil || err != nil {
 		t.Errorf("on another daemon: %v, %v", o, err)

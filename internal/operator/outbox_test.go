@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -200,8 +201,6 @@ func TestADaemonPutsWhatNobodyHasSeenIntoTheOutbox(t *testing.T) {
 		if have := strings.Join(all, ", "); a.State != operator.Done || have != want || a.Result.Retried != 1-round {
 			t.Errorf("round %d: %s, %s %q; want %s", round, have, a.State, a.Error, want)
 		}
-		if n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox"); n != 1 {
-			t.Errorf("round %d: %d messages in the outbox", round, n)
-		}
+		assert.Is(t, w.Number("SELECT COUNT(*) FROM rollbackd_outbox"), 1, "round %d: messages in the outbox", round)
 	}
 }

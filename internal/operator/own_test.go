@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given a daemon that is free, when a process does something itself, then it is one act with who, a clean why, its
@@ -29,9 +30,7 @@ func TestWhatAProcessDoesItselfIsAnActToo(t *testing.T) {
 		if a.State != operator.Running || a.Actor != "anna" || a.Owner == "" || a.Terms != 0 || a.Silent != 0 {
 			t.Errorf("while it goes on: %+v", a)
 		}
-		if a.Why != "[31mthe shelf is back" {
-			t.Errorf("why is %q", a.Why)
-		}
+		assert.Is(t, a.Why, "[31mthe shelf is back", "why")
 		return operator.Result{Replayed: 5}, nil
 	})
 	acts, _, listErr := w.desk.Acts(t.Context(), operator.ActFilter{State: operator.Done})

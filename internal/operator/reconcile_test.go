@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -91,12 +92,8 @@ func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
 	w.Hold(4)
 	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
 	w.wantFound(r)
-	if len(r.Unclear) != 1 {
-		t.Errorf("unclear: %q, want that somebody else reads", r.Unclear)
-	}
-	if n := w.Broker.Depth(w.Queue); n != 0 {
-		t.Errorf("%d messages were sent again whose letters another reader holds", n)
-	}
+	assert.Is(t, len(r.Unclear), 1, "unclear: %q", r.Unclear)
+	assert.Is(t, w.Broker.Depth(w.Queue), 0, "messages were sent again whose letters another reader holds")
 }
 
 func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
@@ -123,9 +120,7 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	r := w.run(func(o *operator.Reconciliation) { o.Except = []string{"our.own"} })
 	w.wantFound(r, "released_without_success died", "released_without_success gone", "released_without_success gone too",
 		"success_not_released 9 not at all")
-	if r.TooOld != 1 {
-		t.Errorf("%d releases are too old to be judged, want 1", r.TooOld)
-	}
+	assert.Is(t, r.TooOld, 1, "releases are too old to be judged")
 	if items := r.Findings[3].Items; !slices.Equal(items, []operator.Item{{SKU: 1, Quantity: 1}}) {
 		t.Errorf("to be released: %+v; want sku 1 only, sku 2 is deducted", items)
 	}
@@ -134,15 +129,11 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	}
 	// an adoption ends the two whose rows are gone, not the one that died
 	r = w.run(func(o *operator.Reconciliation) { o.Except, o.Adopt = []string{"our.own"}, true })
-	if r.Open() != 2 {
-		t.Errorf("%+v; want two mended", r.Findings)
-	}
+	assert.Is(t, r.Open(), 2, "%+v", r.Findings)
 	w.wantFound(w.run(func(o *operator.Reconciliation) {
 		o.Except = []string{"our.own"}
 	}), "released_without_success died", "success_not_released 9 not at all")
-	if row := w.Row("gone"); row.Status != dedup.Success {
-		t.Errorf("row %+v; want success", row)
-	}
+	assert.Is(t, w.Row("gone").Status, dedup.Success, "row")
 }
 
 func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
@@ -174,9 +165,7 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	if r.Open() != 1 || r.Findings[0].Failure == "" {
 		t.Errorf("%+v; want it left, and why", r.Findings)
 	}
-	if row := w.Row("gone too"); row.Status != dedup.Absent {
-		t.Errorf("row %+v; want none", row)
-	}
+	assert.Is(t, w.Row("gone too").Status, dedup.Absent, "row")
 }
 
 // waitForLockWait waits until a statement waits for a lock.

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -35,14 +36,12 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
 	}
 	w.wantApplied(450)
-	if n := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"); n != 50 {
-		t.Errorf("%d rows are as they were, want 50", n)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"), 50,
+		"rows are as they were")
 	w.wantLetters(50)
 	// and each letter's story names the run
-	if n := w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID); n != 450 {
-		t.Errorf("%d events name the run, want 450", n)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID), 450,
+		"events name the run")
 }
 
 // Given two daemons and twenty persons who start a run of the same letters at once, then one run begins, and the
@@ -154,9 +153,8 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 {
 		t.Errorf("%s by %q: %+v", a.State, a.StopBy, a.Result)
 	}
-	if n := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); n != a.Result.Replayed {
-		t.Errorf("%d rows are replayed, the act says %d", n, a.Result.Replayed)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"), a.Result.Replayed,
+		"rows are replayed, the act says")
 	w.wantLetters(400 - a.Result.Replayed)
 	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil && !errors.Is(err, operator.ErrEnded) {
 		t.Errorf("stopped again: %v", err)
@@ -241,9 +239,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 		"a-00001": deadletter.VerdictParked, "a-00004": deadletter.VerdictInProgress, "a-00005": deadletter.VerdictDone,
 		"order-a": deadletter.VerdictDiscarded, "nobody": deadletter.VerdictTooOld,
 	} {
-		if verdicts[key] != want {
-			t.Errorf("%s: %q, want %q", key, verdicts[key], want)
-		}
+		assert.Is(t, verdicts[key], want, "%s", key)
 	}
 }
 
@@ -311,7 +307,6 @@ func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
 		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
 		return fmt.Sprint(have), have > before
 	})
-	if have := w.Number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)); have != 1 {
-		t.Errorf("%s was reopened %d times, want once", first, have)
-	}
+	assert.Is(t, w.Number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)), 1,
+		"%s was reopened times", first)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestOfEachKindOfActItIsSaidInWordsWhatItIsOn(t *testing.T) {
@@ -25,8 +26,6 @@ func TestOfEachKindOfActItIsSaidInWordsWhatItIsOn(t *testing.T) {
 		{operator.KindReconcile, "", ""},
 	} {
 		act := operator.Act{Kind: test.kind, Detail: json.RawMessage(test.detail)}
-		if got := act.Subject(); got != test.want {
-			t.Errorf("%s of %s is on %q, want %q", test.kind, test.detail, got, test.want)
-		}
+		assert.Is(t, act.Subject(), test.want, "%s of %s is on", test.kind, test.detail)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -97,9 +98,7 @@ func TestAWindowBeginsSmallAndStaysSoForLargeBodies(t *testing.T) {
 	got := taken{}
 	got.work(t, s, n, size)
 	for id, deliveries := range got {
-		if deliveries != 1 {
-			t.Errorf("%s was delivered %d times, want once", id, deliveries)
-		}
+		assert.Is(t, deliveries, 1, "%s was delivered times", id)
 	}
 	if w := rabbit.Window(s); w > share/size {
 		t.Errorf("a window of %d, which is over the budget", w)
@@ -173,9 +172,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 				}
 				for _, d := range buf {
 					mine[d.MessageID] = timesCame(d)
-					if len(d.Body) != size {
-						t.Errorf("%s came with a body of %d bytes", d.MessageID, len(d.Body))
-					}
+					assert.Is(t, len(d.Body), size, "%s came with a body bytes", d.MessageID)
 				}
 				if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
 					t.Error(err)
@@ -395,7 +392,5 @@ func TestACancelBetweenTwoConsumersLosesNoAck(t *testing.T) {
 	require.OK(t, errors.Join(s.Cancel(within(t)), s.Close()))
 	poll.Until(t, "nothing is in anybody's hands", func() bool { return b.Unacked(q) == 0 })
 	poll.Until(t, "the rest is back", func() bool { return b.Depth(q) >= n-acked })
-	if more := b.Depth(q) - (n - acked); more != 0 {
-		t.Errorf("%d of %d messages that were acked come again", more, acked)
-	}
+	assert.Is(t, b.Depth(q)-(n-acked), 0, "of %d messages that were acked come again", acked)
 }

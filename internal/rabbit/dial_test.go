@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -90,9 +91,7 @@ func TestConnectionBearsItsName(t *testing.T) {
 	got := b.Eval(fmt.Sprintf(`[] =/= [P || [{client_properties, P}] <- `+
 		`rabbit_networking:connection_info_all([client_properties]), is_list(P), lists:member({<<"connection_name">>, `+
 		`longstr, <<%q>>}, P)]`, want))
-	if got != "true" {
-		t.Errorf("no connection named %q: %s", want, got)
-	}
+	assert.Is(t, got, "true", "no connection named %q", want)
 }
 
 func TestURLErrorsExplainWithoutQuoting(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // A session that ends on a write must count like one that ends on a read: else the delivery that cuts connections is
@@ -32,9 +33,7 @@ func TestTheEndOfAConnectionIsToldWhoeverMeetsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := rabbit.TranslateOpen(tc.err)
-			if got := rabbit.IsBroken(err); got != tc.broken {
-				t.Errorf("IsBroken(%v) = %v, want %v", err, got, tc.broken)
-			}
+			assert.Is(t, rabbit.IsBroken(err), tc.broken, "IsBroken(%v)", err)
 			if tc.broken && !errors.Is(err, rabbit.ErrClosed) {
 				if _, ok := errors.AsType[*rabbit.BrokerError](err); !ok {
 					t.Errorf("%v is neither ErrClosed nor the broker's reason", err)

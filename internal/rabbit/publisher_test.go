@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -42,9 +43,7 @@ func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 		to(q, "last"),
 	}, map[int]error{1: rabbit.ErrUnroutable, 3: rabbit.ErrUnsendable, 4: rabbit.ErrUnsendable, 5: rabbit.ErrUnsendable,
 		6: rabbit.ErrUnsendable, 8: rabbit.ErrNacked})
-	if n := b.Depth(q); n != 3 {
-		t.Errorf("%d messages arrived, want 3", n)
-	}
+	assert.Is(t, b.Depth(q), 3, "messages arrived")
 	if len(p.Publish(t.Context(), nil)) != 0 {
 		t.Error("an empty batch has verdicts")
 	}
@@ -78,9 +77,7 @@ func TestUnroutableIsNeverReportedAsPublishedWhileManyPublish(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := b.Depth(q); n != 8*600 {
-		t.Errorf("%d messages arrived, want %d", n, 8*600)
-	}
+	assert.Is(t, b.Depth(q), 8*600, "messages arrived")
 }
 
 func TestOneRefusedMessageIsBlamedAlone(t *testing.T) {
@@ -154,16 +151,12 @@ func whatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T, s *stack.Ser
 		batch[400] = large
 		verdicts(t, p, batch, map[int]error{400: rabbit.ErrUnsendable})
 	}
-	if n := b.Depth(q); n != 5*499 {
-		t.Errorf("%d messages arrived, want %d", n, 5*499)
-	}
+	assert.Is(t, b.Depth(q), 5*499, "messages arrived")
 	b.LimitMessages(200_000)
 	for range 2 { // apart, and then among the others
 		verdicts(t, p, []rabbit.Publishing{to(q, "small"), large}, nil)
 	}
-	if n := b.Depth(q); n != 5*499+4 {
-		t.Errorf("%d messages arrived, want %d", n, 5*499+4)
-	}
+	assert.Is(t, b.Depth(q), 5*499+4, "messages arrived")
 }
 
 func TestPublisherDialsAnewAfterItsConnectionDied(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -56,9 +57,7 @@ func TestAReturnedMessageIsTakenForNoneOfItsNeighbours(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := b.Depth(q); n != 4*342 {
-				t.Errorf("%d messages arrived, want %d", n, 4*342)
-			}
+			assert.Is(t, b.Depth(q), 4*342, "messages arrived")
 		})
 	}
 }
@@ -102,9 +101,7 @@ func TestAConfirmedMessageIsNotReturnedBecauseItsNeighbourWas(t *testing.T) {
 		batch[i] = to(q, fmt.Sprint(i))
 	}
 	published, arrived := publishWhileMade(t, b, publisher(t, config(b.URL)), q, batch)
-	if published != arrived {
-		t.Errorf("%d were reported as published, %d have arrived", published, arrived)
-	}
+	assert.Is(t, published, arrived, "were reported as published, have arrived")
 }
 
 // publishWhileMade publishes a batch to a queue that comes to be in the middle of it.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -66,9 +67,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 	c := dial(t, b.URL)
 	s := consume(t, c, q, 1)
 	d := collect(t, s, 1)[0]
-	if d.Count != 0 {
-		t.Errorf("first delivery: Count %d, want 0", d.Count)
-	}
+	assert.Is(t, d.Count, 0, "first delivery: Count")
 	// given back, which RabbitMQ 4.3 does not count, and writes nothing over the forged count for
 	require.OK(t, s.Requeue(d.Tag, false))
 	if again := collect(t, s, 1)[0]; again.Count > 1 {
@@ -313,16 +312,12 @@ func TestDeliveriesCountWhenTheyCome(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
 	s := consume(t, dial(t, b.URL), q, 5)
-	if n := s.Came(); n != 0 {
-		t.Errorf("%d came to an empty queue", n)
-	}
+	assert.Is(t, s.Came(), 0, "came to an empty queue")
 	for range 3 {
 		b.Publish("", q, stack.Message{Body: []byte("x"), DeliveryMode: rabbit.Persistent})
 	}
 	all := collect(t, s, 3)
-	if n := s.Came(); n != 3 {
-		t.Errorf("%d came, want 3", n)
-	}
+	assert.Is(t, s.Came(), 3, "came")
 	require.OK(t, s.Requeue(all[2].Tag, false))
 	require.OK(t, s.Ack(all[1].Tag, true))
 	collect(t, s, 1)

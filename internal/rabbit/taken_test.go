@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -184,9 +185,7 @@ func TestPolicyCommandIsQuotedForAShell(t *testing.T) {
 	} {
 		want := `rabbitmqctl set_policy -p '/' --priority 100 --apply-to ` + apply +
 			` 'rollbackd.it'\''s.a+b' '^it'\''s\.a\+b$' '` + definition + `'`
-		if got := topo.PolicyCommand(version, "/"); got != want {
-			t.Errorf("RabbitMQ %s:\n%s, want\n%s", version, got, want)
-		}
+		assert.Is(t, topo.PolicyCommand(version, "/"), want, "RabbitMQ %s", version)
 	}
 }
 
@@ -223,9 +222,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 			t.Errorf("%d %s: %v; want an error with %q and no password", tt.status, tt.body, err, tt.says)
 		}
 	}
-	if want := "/prefix/api/queues/%2Fa%20b/q%2F1 us/er hunter2?"; asked != want {
-		t.Errorf("asked %q, want %q", asked, want)
-	}
+	assert.Is(t, asked, "/prefix/api/queues/%2Fa%20b/q%2F1 us/er hunter2?", "asked")
 	status, body = 200, `{"type":"quorum","arguments":{"x-queue-type":"quorum"},"effective_policy_definition":[]}`
 	facts, err := rabbit.AskManagement(t.Context(), u.String(), "/", "q", nil)
 	if text, _ := json.Marshal(facts); err != nil || facts.Type != "quorum" || len(facts.Policy) != 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -32,9 +33,7 @@ func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
 		2 * time.Minute:  "q.retry.2m", time.Hour: "q.retry.1h", 90 * time.Minute: "q.retry.90m",
 		48 * time.Hour: "q.retry.48h",
 	} {
-		if got := rabbit.RetryQueue("q", d); got != want {
-			t.Errorf("RetryQueue(%v) = %s, want %s", d, got, want)
-		}
+		assert.Is(t, rabbit.RetryQueue("q", d), want, "RetryQueue(%v)", d)
 	}
 	if rabbit.DeadQueue("q") != "q.dead" || rabbit.BackstopQueue("q") != "q.backstop" {
 		t.Error("names of the dead-letter queue and the backstop")
@@ -108,9 +107,7 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 		`<<"at-least-once">>} <- amqqueue:get_arguments(Q), erlang:element(1, Q) =:= amqqueue])`); got == "0" {
 		t.Error("no queue dead-letters at least once")
 	}
-	if got := b.Eval(`rabbit_feature_flags:is_enabled(stream_queue)`); got != "true" {
-		t.Errorf("feature flag stream_queue = %s", got)
-	}
+	assert.Is(t, b.Eval(`rabbit_feature_flags:is_enabled(stream_queue)`), "true", "feature flag stream_queue")
 }
 
 func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -21,9 +22,7 @@ func TestARateIsKept(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := pace{rate: tt.rate}
-			if got := p.prefetch(); got != tt.prefetch {
-				t.Errorf("rate %v: prefetch %d, want %d", tt.rate, got, tt.prefetch)
-			}
+			assert.Is(t, p.prefetch(), tt.prefetch, "rate %v: prefetch", tt.rate)
 			began, went := time.Now(), 0
 			for went < tt.messages {
 				n, err := p.turn(t.Context(), wait.For)

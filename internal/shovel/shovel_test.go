@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/shovel"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -169,9 +170,7 @@ func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
 		t.Fatalf("%+v, %v; want an interrupted run", res, err)
 	}
 	poll.Until(t, "the rest is back", func() bool { return w.b.Depth(w.from) == n-res.Moved })
-	if n := w.b.Unacked(w.from); n != 0 {
-		t.Errorf("%d messages are still unacked", n)
-	}
+	assert.Is(t, w.b.Unacked(w.from), 0, "messages are still unacked")
 }
 
 // Given two runs at once on a queue whose old consumer works beside them, then together they take each message once.
@@ -319,9 +318,7 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want an error with %q", name, res, err, tt.says)
 		}
 	}
-	if n := w.b.Depth(w.from); n != 3 {
-		t.Errorf("%d messages are left in the queue, want all 3", n)
-	}
+	assert.Is(t, w.b.Depth(w.from), 3, "messages are left in the queue")
 }
 
 // Given an account that may read the queue but not publish, or publish but not read, then the messages stay.

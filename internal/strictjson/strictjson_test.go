@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -69,9 +70,7 @@ func TestABodyIsRefusedForItsOwnReason(t *testing.T) {
 		if err := strictjson.Check([]byte(d.body)); err != nil {
 			got = err.Error()
 		}
-		if got != d.why {
-			t.Errorf("%.60s\n got %q\nwant %q", d.body, got, d.why)
-		}
+		assert.Is(t, got, d.why, "%.60s", d.body)
 		if _, err := strictjson.Lookup([]byte(d.body), []string{"nothing"}); (err != nil) != (d.why != "") {
 			t.Errorf("%.60s: a pointer finds it %v, without one it is %q", d.body, err, d.why)
 		}

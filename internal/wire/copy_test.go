@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -52,9 +53,7 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 		t.Error("Copy changed the delivery's own headers")
 	}
 	d.ReplyTo = "amq.rabbitmq.reply-to"
-	if m := wire.Copy(d, "main", wire.CopyOptions{}); m.ReplyTo != "" {
-		t.Errorf("reply_to %q would close the publishing channel", m.ReplyTo)
-	}
+	assert.Is(t, wire.Copy(d, "main", wire.CopyOptions{}).ReplyTo, "", "reply_to would close the publishing channel")
 }
 
 func TestLetterSaysWhyAndWhen(t *testing.T) {
@@ -87,17 +86,14 @@ func TestLetterSaysWhyAndWhen(t *testing.T) {
 func TestRetryCopySaysHowOftenItCameBack(t *testing.T) {
 	t.Parallel()
 	retry := wire.Copy(message(nil), "main", wire.CopyOptions{Deliveries: 2})
-	if got := wire.ReadCopy(retry.Headers).Deliveries; got != 2 {
-		t.Errorf("the copy says it came back %d times, want 2", got)
-	}
+	assert.Is(t, wire.ReadCopy(retry.Headers).Deliveries, 2, "the copy says it came back times")
 	if got := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40}).
 		Headers).Deliveries; got != 1<<31-1 {
 		t.Errorf("a count that no header can hold reads as %d, want the most it can", got)
 	}
 	letter := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Reason: dedup.ReasonExhausted})
-	if got := wire.ReadCopy(letter.Headers).Deliveries; got != 0 {
-		t.Errorf("the letter says it came back %d times: a replay must begin anew", got)
-	}
+	assert.Is(t, wire.ReadCopy(letter.Headers).Deliveries, 0,
+		"the letter says it came back times: a replay must begin anew")
 }
 
 func TestForgedHeadersReadAsNothing(t *testing.T) {
@@ -110,9 +106,7 @@ func TestForgedHeadersReadAsNothing(t *testing.T) {
 			wire.HeaderAttempt: v, wire.HeaderReplays: v, wire.HeaderDeliveries: v, wire.HeaderReason: v, wire.HeaderDeadAt: v,
 			wire.HeaderFirstFailedAt: v,
 		}
-		if got := wire.ReadCopy(h); got != (wire.CopyInfo{}) {
-			t.Errorf("%s reads as %+v", name, got)
-		}
+		assert.Is(t, wire.ReadCopy(h), (wire.CopyInfo{}), "%s reads as", name)
 	}
 	got := wire.ReadCopy(rabbit.Table{
 		wire.HeaderAttempt: "3", wire.HeaderReplays: uint8(2), wire.HeaderDeliveries: int64(4),

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -33,9 +34,7 @@ func TestARemadeMessageHasItsIdentity(t *testing.T) {
 		sources := require.Get(ParseKeySources(c.sources))(t)
 		id := dedup.Identity{Group: "g", Tag: "stock.rollback", Key: c.key}
 		d, ok := Remake(sources, "q", id, []byte(body), "0A1B")
-		if ok != c.want {
-			t.Errorf("%s, key %s: %v, want %v", c.sources, c.key, ok, c.want)
-		}
+		assert.Is(t, ok, c.want, "%s, key %s", c.sources, c.key)
 		if !ok {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -84,9 +85,7 @@ func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
 	}
 	producers.Wait()
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-	if came := w.sent(); len(came) != keys*bodies {
-		t.Errorf("%d of %d bodies came: %v", len(came), keys*bodies, came)
-	}
+	assert.Is(t, len(w.sent()), keys*bodies, "bodies came")
 }
 
 // gate lets a client's bytes wait in a proxy from the first piece on with the last of these words, once the others were
@@ -252,9 +251,7 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 			poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 			w.misses(r, "")
 			w.must(stop())
-			if came := w.sent(); len(came) != batches*each+2000 {
-				t.Errorf("%d of %d messages came", len(came), batches*each+2000)
-			}
+			assert.Is(t, len(w.sent()), batches*each+2000, "messages came")
 			said := log.times(slog.LevelError)
 			for what, times := range said {
 				if times != 1 && !strings.HasPrefix(what, "RabbitMQ") { // which a busy machine makes wait for a confirm
@@ -315,9 +312,7 @@ func TestATableOfAnotherReleaseIsUsedOrRefusedInWords(t *testing.T) {
 					stop()
 					stop = w.relay(w.config())
 				}
-				if n := w.broker.Depth(w.queue); n != 20 {
-					t.Errorf("%d messages came", n)
-				}
+				assert.Is(t, w.broker.Depth(w.queue), 20, "messages came")
 				return
 			}
 			change()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -123,9 +124,7 @@ func TestWhatIsPutArrivesOnceAndLeavesTheOutbox(t *testing.T) {
 		Headers: map[string]any{"tenant": "a", "n": 3, "f": 1.5, "on": true}, RoutingKey: "stock.rollback"})
 	w.relay(w.config())
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-	if got := w.broker.Depth(w.queue); got != 2501 {
-		t.Errorf("the queue holds %d messages", got)
-	}
+	assert.Is(t, w.broker.Depth(w.queue), 2501, "the queue holds messages")
 	for _, d := range w.broker.GetAll(w.queue) {
 		if d.MessageId != "with headers" {
 			continue
@@ -206,9 +205,7 @@ func TestAMessageWaitsForItsTime(t *testing.T) {
 	if took := time.Since(began); took < 1900*time.Millisecond {
 		t.Errorf("it was sent after %v", took)
 	}
-	if got := w.broker.Depth(w.queue); got != 1 {
-		t.Errorf("the queue holds %d messages", got)
-	}
+	assert.Is(t, w.broker.Depth(w.queue), 1, "the queue holds messages")
 }
 
 func TestNoChangeOfOneRowWaitsForAnother(t *testing.T) {
@@ -237,9 +234,7 @@ func TestRowsThatOthersHaveLockedHoldUpNoLaterOnes(t *testing.T) {
 	cfg.BatchSize = 100
 	w.relay(cfg)
 	poll.Until(t, "the later ones to be sent", func() bool { return w.count("msg_key LIKE 'later%'") == 0 })
-	if n := w.count("TRUE"); n != 500 {
-		t.Errorf("%d rows are left, want the 500 that are locked", n)
-	}
+	assert.Is(t, w.count("TRUE"), 500, "rows are left")
 	w.must(tx.Rollback())
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 }

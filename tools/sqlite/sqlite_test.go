@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -73,17 +74,13 @@ func TestAHandlersEffectsAreInTheDatabaseOnce(t *testing.T) {
 	for i, want := range []consumer.Outcome{
 		consumer.Applied, consumer.DeadLettered, consumer.Retried, consumer.Applied, consumer.Duplicate, consumer.Duplicate,
 	} {
-		if ends[i].Outcome != want {
-			t.Errorf("delivery %d ended as %v, want %v", i, ends[i], want)
-		}
+		assert.Is(t, ends[i].Outcome, want, "delivery %d ended as %v", i, ends[i])
 	}
 	want := map[string]int{"b1": 1, "b2": 0, "cursed": 1, "empty": 0}
 	if got := taken(t, db); !maps.Equal(got, want) {
 		t.Errorf("the seats are %v, want %v", got, want)
 	}
-	if puts := w.Puts(); len(puts) != 2 {
-		t.Errorf("%d messages are put, want 2: %v", len(puts), puts)
-	}
+	assert.Is(t, len(w.Puts()), 2, "messages are put")
 }
 
 // Given a booking that is made between two attempts, then the second one is applied.
@@ -97,7 +94,5 @@ func TestAMessageSucceedsOnceItsRowIsThere(t *testing.T) {
 	if len(ends) != 1 || ends[0].Outcome != consumer.Applied || w.Row("seat.release", "b9").Status != dedup.Success {
 		t.Errorf("a second later %v, want that it is applied", ends)
 	}
-	if got := taken(t, db)["b9"]; got != 0 {
-		t.Errorf("b9 has %d seats, want none", got)
-	}
+	assert.Is(t, taken(t, db)["b9"], 0, "b9 has seats")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // messagesFrom are the identities of messages from one number to another.
@@ -51,9 +52,7 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 			for i, s := range steps {
 				now = now.Add(s.after)
 				b.Note(s.applied, len(s.failed) > 0, s.failed)
-				if got := b.Spaces(); got != s.spaced {
-					t.Errorf("step %d: spaced out %v, want %v", i+1, got, s.spaced)
-				}
+				assert.Is(t, b.Spaces(), s.spaced, "step %d: spaced out", i+1)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // saying is a message of which only the body matters.
@@ -39,9 +40,7 @@ func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
 				got++
 			}
 		}
-		if got != same {
-			t.Errorf("%s names %d of the same, want %d", body, got, same)
-		}
+		assert.Is(t, got, same, "%s names of the same", body)
 	}
 }
 
@@ -60,9 +59,7 @@ func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
 	}
 	deep := &saying{body: strings.Repeat("[", 1<<20)}
 	o.meet([]*saying{deep}, time.Second)
-	if n := len(deep.values); n != 1 {
-		t.Errorf("nothing names %d values, want itself", n)
-	}
+	assert.Is(t, len(deep.values), 1, "nothing names values")
 	for _, it := range all {
 		o.meet([]*saying{it}, time.Second)
 		if len(it.values) != maxNamed {

@@ -3,6 +3,8 @@ package check
 import (
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // locks are rows in an order; what ends with ? is perhaps none.
@@ -55,7 +57,5 @@ func TestTheLastOrdersAreRemembered(t *testing.T) {
 	if _, _, crossed := o.Add(locks("y x")); !crossed {
 		t.Error("the last ones are forgotten")
 	}
-	if len(o.last) != mostOrders {
-		t.Errorf("%d are remembered, want %d", len(o.last), mostOrders)
-	}
+	assert.Is(t, len(o.last), mostOrders, "are remembered")
 }

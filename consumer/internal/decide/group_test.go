@@ -3,6 +3,8 @@ package decide
 import (
 	"errors"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
@@ -48,9 +50,7 @@ func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := Group{Size: tc.n, Claimed: tc.claimed, Late: tc.late}
-			if got := g.Next(tc.told); got != tc.want {
-				t.Errorf("Next = %d, want %d", got, tc.want)
-			}
+			assert.Is(t, g.Next(tc.told), tc.want, "Next")
 		})
 	}
 }

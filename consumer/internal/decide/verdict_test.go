@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
@@ -71,9 +72,7 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		"a status of a newer version":                    {row(dedup.Status(9), 0), ordinary, ComeBack},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := OfRow(tc.row, tc.c, maxAttempts); got != tc.want {
-				t.Errorf("OfRow = %v, want %v", got, tc.want)
-			}
+			assert.Is(t, OfRow(tc.row, tc.c, maxAttempts), tc.want, "OfRow")
 		})
 	}
 }
@@ -89,8 +88,6 @@ func TestACopyThatComesTooEarlyWaitsInTheLongestQueueThatFits(t *testing.T) {
 		{30 * time.Second, 30 * time.Second},
 		{time.Hour, 30 * time.Second},
 	} {
-		if got := Fit(delays, tc.wait); got != tc.want {
-			t.Errorf("Fit(%v) = %v, want %v", tc.wait, got, tc.want)
-		}
+		assert.Is(t, Fit(delays, tc.wait), tc.want, "Fit(%v)", tc.wait)
 	}
 }

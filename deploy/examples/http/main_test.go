@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -41,13 +42,9 @@ func TestACallIsKnownAgainByItsKey(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if status := call("second", order); status != http.StatusNoContent {
-		t.Errorf("another order is answered with %d, want 204", status)
-	}
+	assert.Is(t, call("second", order), http.StatusNoContent, "another order is answered with")
 	for key, body := range map[string]string{"": order, "third": `{"items":`} {
-		if status := call(key, body); status != http.StatusBadRequest {
-			t.Errorf("key %q and body %q are answered with %d, want 400", key, body, status)
-		}
+		assert.Is(t, call(key, body), http.StatusBadRequest, "key %q and body %q are answered with", key, body)
 	}
 	for sku, want := range map[int]int{1001: 9, 1002: 2} {
 		var amount int

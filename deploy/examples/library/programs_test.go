@@ -12,6 +12,7 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -74,8 +75,6 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		"SELECT COUNT(*) FROM booking WHERE cancelled":                1,
 		"SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1": 2,
 	} {
-		if n := number(query); n != want {
-			t.Errorf("%s: %d, want %d", query, n, want)
-		}
+		assert.Is(t, number(query), want, "%s", query)
 	}
 }

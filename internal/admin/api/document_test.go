@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/docs"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -137,7 +138,5 @@ func TestTheDescriptionNamesTheBasePath(t *testing.T) {
 	described(t, "/x/y").ServeHTTP(w, r)
 	var document struct{ Servers []struct{ URL string } }
 	require.OK(t, json.Unmarshal(w.Body.Bytes(), &document))
-	if got := document.Servers[0].URL; got != "/x/y/api/v1" {
-		t.Errorf("the server is %q", got)
-	}
+	assert.Is(t, document.Servers[0].URL, "/x/y/api/v1", "the server")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -47,9 +48,7 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	require.OK(t, os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600))
 	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{Pointers: [][]string{{"note"}}})
-	if page := w.ask(looks, "/outbox", nil); page.status != http.StatusNotFound {
-		t.Errorf("a schema without an outbox: HTTP %d", page.status)
-	}
+	assert.Is(t, w.ask(looks, "/outbox", nil).status, http.StatusNotFound, "a schema without an outbox: HTTP")
 	w.outbox()
 	for path, texts := range map[string][]string{
 		"/outbox":                        {"o-1", "late", "refused"},
@@ -76,9 +75,7 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 		}
 		return to
 	}
-	if got := w.ask(looks, "/outbox/act", form(looks)); got.status != http.StatusForbidden {
-		t.Errorf("who may only look retries: HTTP %d", got.status)
-	}
+	assert.Is(t, w.ask(looks, "/outbox/act", form(looks)).status, http.StatusForbidden, "who may only look retries: HTTP")
 	sent := form(acts)
 	first, again := w.ask(acts, "/outbox/act", sent), w.ask(acts, "/outbox/act", sent)
 	if first.status != http.StatusSeeOther || first.location != again.location {
@@ -117,9 +114,8 @@ func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 		m := hiddenSet.FindStringSubmatch(w.ask(token, "/reconcile", nil).page)
 		return url.Values{"token": {m[2]}, "why": {"a backup was lost"}}
 	}
-	if got := w.ask(looks, "/reconcile/expected", form(looks)); got.status != http.StatusForbidden {
-		t.Errorf("who may only look asks: HTTP %d", got.status)
-	}
+	assert.Is(t, w.ask(looks, "/reconcile/expected", form(looks)).status, http.StatusForbidden,
+		"who may only look asks: HTTP")
 	got := w.ask(acts, "/reconcile/expected", form(acts))
 	if got.status != http.StatusSeeOther {
 		t.Fatalf("HTTP %d:\n%s", got.status, got.page)

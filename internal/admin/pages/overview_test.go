@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 var (
@@ -56,7 +57,5 @@ func TestInTheHourIsACount(t *testing.T) {
 			At: began.Add(time.Duration(i) * 10 * time.Second), Rates: map[string]float64{"applied": r, "retried": 0},
 		})
 	}
-	if got := fmt.Sprint(outcomes(h)); got != "[{applied 0 1000}]" {
-		t.Errorf("outcomes %s, want 1000 applied and none a second now", got)
-	}
+	assert.Is(t, fmt.Sprint(outcomes(h)), "[{applied 0 1000}]", "outcomes")
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -185,9 +186,7 @@ func (w *world) says(path string, status int, texts ...string) string {
 			status = 0
 		}
 	}
-	if got != status {
-		w.t.Errorf("%s: HTTP %d\n%s", path, got, page)
-	}
+	assert.Is(w.t, got, status, "%s: HTTP %s", path, page)
 	return page
 }
 
@@ -632,9 +631,7 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 	for name, want := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
 	} {
-		if got := wrong.header.Get(name); got != want {
-			t.Errorf("%s: %q", name, got)
-		}
+		assert.Is(t, wrong.header.Get(name), want, "%s", name)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -66,9 +67,7 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 		}
 	}
 	sent.Set("why", why)
-	if got := w.ask(rita, "/x/pause", sent); got.status != http.StatusForbidden {
-		t.Errorf("who may look pauses: HTTP %d", got.status)
-	}
+	assert.Is(t, w.ask(rita, "/x/pause", sent).status, http.StatusForbidden, "who may look pauses: HTTP")
 	if now, err := w.desk.Paused(t.Context()); err != nil || now.ID != "" {
 		t.Fatalf("it is %v though nobody who may has asked for it, %v", now, err)
 	}
@@ -106,9 +105,7 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	if longer.Get("instead") != now.ID || resume.Get("pause") != now.ID {
 		t.Errorf("the forms name %v and %v, want %s", longer, resume, now.ID)
 	}
-	if got := w.ask(rita, "/x/resume", resume); got.status != http.StatusForbidden {
-		t.Errorf("who may look resumes: HTTP %d", got.status)
-	}
+	assert.Is(t, w.ask(rita, "/x/resume", resume).status, http.StatusForbidden, "who may look resumes: HTTP")
 	ended := w.ask(anna, "/x/resume", resume)
 	if again := w.ask(anna, "/x/resume", resume); ended.status != http.StatusSeeOther || again.location != ended.location {
 		t.Errorf("resumed: HTTP %d, %q; again %q", ended.status, ended.location, again.location)

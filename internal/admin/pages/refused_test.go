@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given one who may look, when he sends each form that acts, some of them twice, then each is refused, and stands once
@@ -38,9 +39,7 @@ func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 		}
 	}
 	// Who has no right at all is nobody who could be named.
-	if got := w.ask("no token of ours", "/x/pause", url.Values{}); got.status != http.StatusUnauthorized {
-		t.Errorf("a stranger: HTTP %d", got.status)
-	}
+	assert.Is(t, w.ask("no token of ours", "/x/pause", url.Values{}).status, http.StatusUnauthorized, "a stranger: HTTP")
 	if all, _, err := w.desk.Acts(t.Context(), operator.ActFilter{}); err != nil || len(all) != len(paths) {
 		t.Errorf("%d acts, %v", len(all), err)
 	}
@@ -58,9 +57,7 @@ func TestTheSameRefusalIsNewsOnceInAMinute(t *testing.T) {
 		{"a", 0, true}, {"a", time.Second, false}, {"b", time.Second, true}, {"a", refusedEvery - 1, false},
 		{"a", refusedEvery, true}, {"a", refusedEvery + 1, false},
 	} {
-		if got := f.news(tc.what, now.Add(tc.at)); got != tc.want {
-			t.Errorf("%s after %v: %v", tc.what, tc.at, got)
-		}
+		assert.Is(t, f.news(tc.what, now.Add(tc.at)), tc.want, "%s after %v", tc.what, tc.at)
 	}
 	for i := range 3 * mostRefused {
 		f.news(strings.Repeat("x", i), now)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -158,9 +159,7 @@ func TestHeadersEndSoon(t *testing.T) {
 	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
 	resp := require.Get(http.ReadResponse(bufio.NewReader(large), nil))(t)
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-		t.Errorf("headers of 13 KiB: HTTP %d", resp.StatusCode)
-	}
+	assert.Is(t, resp.StatusCode, http.StatusRequestHeaderFieldsTooLarge, "headers of 13 KiB: HTTP")
 }
 
 // Given a person whose requests take for ever, then he gets so many places and no more, strangers do not take them
@@ -205,9 +204,7 @@ func TestNobodyTakesAllPlaces(t *testing.T) {
 	}
 	close(end)
 	asking.Wait()
-	if answers[http.StatusOK] != mostOpen/8 {
-		t.Errorf("he is answered with %v, want %d times 200", answers, mostOpen/8)
-	}
+	assert.Is(t, answers[http.StatusOK], mostOpen/8, "he is answered with %v", answers)
 	if status, _ := b.ask("token-of-ann"); status != http.StatusOK {
 		t.Errorf("after that he gets HTTP %d", status)
 	}

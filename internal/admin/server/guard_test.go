@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -102,9 +103,7 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 			r.RemoteAddr, r.Host = c.peer, c.host
 			if c.peer != "" && c.want == 403 {
 				g.Public(http.NotFoundHandler()).ServeHTTP(public, r)
-				if public.Code != 403 {
-					t.Errorf("what is public answers with %d", public.Code)
-				}
+				assert.Is(t, public.Code, 403, "what is public answers with")
 			}
 		})
 	}
@@ -120,9 +119,8 @@ func TestAProxyIsKnownByAnyOfItsHeaders(t *testing.T) {
 		"X-Original-URL", "X-Envoy-External-Address", "X-Amzn-Trace-Id", "Fastly-Client-IP", "Fly-Client-IP",
 		"X-Azure-ClientIP", "Tailscale-User-Login", "Ngrok-Trace-Id", "Max-Forwards", "Proxy-Connection",
 	} {
-		if w := (asked{header: http.Header{http.CanonicalHeaderKey(name): {""}}}).ask(g, Look); w.Code != 403 {
-			t.Errorf("a proxy that sends only %s gets HTTP %d", name, w.Code)
-		}
+		assert.Is(t, (asked{header: http.Header{http.CanonicalHeaderKey(name): {""}}}).ask(g, Look).Code, 403,
+			"a proxy that sends only %s gets HTTP", name)
 	}
 	browser := http.Header{"Accept": {"*/*"}, "Authorization": {"x"}, "Cookie": {"a=b"}, "Sec-Fetch-Site": {"same-origin"},
 		"Origin": {"http://localhost:8080"}, "Sec-Ch-Ua": {"x"}, "X-Requested-With": {"x"}, "Traceparent": {"x"},
@@ -206,9 +204,7 @@ func TestATokenOpensWhatItsRightSays(t *testing.T) {
 	if strings.Contains(logs.String(), "token-of-eve") || !strings.Contains(logs.String(), "10.0.0.7") {
 		t.Errorf("the log of a refused token: %s", logs.String())
 	}
-	if w := (asked{}).ask(g, Look); w.Code != 401 {
-		t.Errorf("the loopback without a token: HTTP %d", w.Code)
-	}
+	assert.Is(t, (asked{}).ask(g, Look).Code, 401, "the loopback without a token: HTTP")
 	page := asked{header: http.Header{"Accept": {"text/html,*/*"}}}.ask(g, Look)
 	if page.Code != 303 || page.Header().Get("Location") != "/sign-in?next=%2Fpage%3Fx%3D1" {
 		t.Errorf("a browser is answered with %d to %q", page.Code, page.Header().Get("Location"))
@@ -306,14 +302,11 @@ func TestASessionIsItsTokenAndNothingElse(t *testing.T) {
 	_, sealed, _ := strings.Cut(tail, ".")
 	for _, bad := range []string{"", ".", "..", "a.b.c", head + ".99999999999." + sealed, c.Value + "A",
 		c.Value[:len(c.Value)-4]} {
-		if w := (asked{cookie: &http.Cookie{Name: cookieName, Value: bad}}).ask(g, Look); w.Code != 401 {
-			t.Errorf("cookie %q: HTTP %d", bad, w.Code)
-		}
+		assert.Is(t, (asked{cookie: &http.Cookie{Name: cookieName, Value: bad}}).ask(g, Look).Code, 401,
+			"cookie %q: HTTP", bad)
 	}
 	one = "another-one"
-	if w := remote.ask(g, Look); w.Code != 401 {
-		t.Errorf("after the token was changed: HTTP %d", w.Code)
-	}
+	assert.Is(t, remote.ask(g, Look).Code, 401, "after the token was changed: HTTP")
 }
 
 // Given a proxy that is trusted, then its header names who asks, who is told apart from a token of that name; from

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -43,9 +44,7 @@ func with(g *Guard, peer, text string) *httptest.ResponseRecorder {
 func TestAStrangerTriesFewTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guarded(t, nil, io.Discard)
-		if n := tries(g, "10.0.0.7:1", 500); n != wrongOfOne {
-			t.Errorf("%d tokens were looked at, want %d", n, wrongOfOne)
-		}
+		assert.Is(t, tries(g, "10.0.0.7:1", 500), wrongOfOne, "tokens were looked at")
 		w := with(g, "10.0.0.7:2", "the-one")
 		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "5" ||
 			!strings.Contains(w.Body.String(), "try again in 5 s") {
@@ -62,17 +61,13 @@ func TestAStrangerTriesFewTokens(t *testing.T) {
 		if _, err := g.SignIn(answer, signIn, "the-one"); err == nil || answer.Header().Get("Retry-After") != "5" {
 			t.Errorf("signing in is another way to try tokens: %v", err)
 		}
-		if w := with(g, "10.0.0.8:1", "the-one"); w.Code != http.StatusOK {
-			t.Errorf("another address: HTTP %d", w.Code)
-		}
+		assert.Is(t, with(g, "10.0.0.8:1", "the-one").Code, http.StatusOK, "another address: HTTP")
 		time.Sleep(wrongOfOneEvery) // by the clock of the bubble
 		if w := with(g, "10.0.0.7:1", "the-one"); w.Code != http.StatusOK {
 			t.Errorf("when it has waited: HTTP %d %s", w.Code, w.Body)
 		}
 		time.Sleep(time.Hour)
-		if n := tries(g, "10.0.0.7:1", 500); n != wrongOfOne {
-			t.Errorf("an hour later %d tokens were looked at, want %d", n, wrongOfOne)
-		}
+		assert.Is(t, tries(g, "10.0.0.7:1", 500), wrongOfOne, "an hour later tokens were looked at")
 	})
 }
 
@@ -98,16 +93,12 @@ func TestARightTokenIsNotLockedOutByStrangersBehindTheSameProxy(t *testing.T) {
 		if n := tries(g, proxy, 10*friends); n > 1 {
 			t.Errorf("%d tokens of a flood were looked at", n)
 		}
-		if w := with(g, proxy, "the-one"); w.Code != http.StatusTooManyRequests {
-			t.Errorf("in a flood guesses at the program's own token have no bound: HTTP %d", w.Code)
-		}
-		if w := (asked{peer: proxy, cookie: signed.Result().Cookies()[0]}).ask(g, Look); w.Code != http.StatusOK {
-			t.Errorf("the person, in the flood: HTTP %d", w.Code)
-		}
+		assert.Is(t, with(g, proxy, "the-one").Code, http.StatusTooManyRequests,
+			"in a flood guesses at the program's own token have no bound: HTTP")
+		assert.Is(t, (asked{peer: proxy, cookie: signed.Result().Cookies()[0]}).ask(g, Look).Code, http.StatusOK,
+			"the person, in the flood: HTTP")
 		time.Sleep(time.Second)
-		if w := with(g, proxy, "the-one"); w.Code != http.StatusOK {
-			t.Errorf("after the flood: HTTP %d", w.Code)
-		}
+		assert.Is(t, with(g, proxy, "the-one").Code, http.StatusOK, "after the flood: HTTP")
 	})
 }
 
@@ -122,18 +113,12 @@ func TestManyStrangersTryFewTokens(t *testing.T) {
 		for i := range 100 { // a network of IPv6 is one address
 			looked += tries(g, fmt.Sprintf("[2001:db8::%x]:1", i), 1)
 		}
-		if looked != wrongOfOne {
-			t.Errorf("%d tokens from one network were looked at, want %d", looked, wrongOfOne)
-		}
+		assert.Is(t, looked, wrongOfOne, "tokens from one network were looked at")
 		for i := range 2000 {
 			looked += tries(g, fmt.Sprintf("[2001:db8:0:%x::%x]:1", i%500, i), 1)
 		}
-		if looked != wrongOfAll {
-			t.Errorf("%d tokens were looked at, want %d", looked, wrongOfAll)
-		}
-		if w := with(g, "192.0.2.1:1", "the-one"); w.Code != http.StatusOK {
-			t.Errorf("the program: HTTP %d", w.Code)
-		}
+		assert.Is(t, looked, wrongOfAll, "tokens were looked at")
+		assert.Is(t, with(g, "192.0.2.1:1", "the-one").Code, http.StatusOK, "the program: HTTP")
 	})
 }
 
@@ -147,9 +132,7 @@ func TestAForgottenProgramLocksNobodyOut(t *testing.T) {
 				t.Fatalf("the program: HTTP %d", w.Code)
 			}
 		}
-		if w := with(g, "10.0.0.1:1", "the-one"); w.Code != http.StatusOK {
-			t.Errorf("another one from there: HTTP %d", w.Code)
-		}
+		assert.Is(t, with(g, "10.0.0.1:1", "the-one").Code, http.StatusOK, "another one from there: HTTP")
 	})
 }
 

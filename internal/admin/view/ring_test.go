@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -80,18 +81,14 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || second.Rate() != 52 || *second.Lag != 1 {
 		t.Errorf("rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
 	}
-	if *second.Dead != 7 {
-		t.Errorf("%v dead rows, want 7", second.Dead)
-	}
+	assert.Is(t, *second.Dead, 7, "%v dead rows", second.Dead)
 	third := e.sample(t, r, now.Add(20*time.Second))
 	if third.Rate() != 0 || third.Lag != nil {
 		t.Errorf("without anything new: rate %v, lag %v", third.Rate(), third.Lag)
 	}
 	fresh := newEngine() // counters that begin anew
 	fresh.deliveries.WithLabelValues("applied").Add(7)
-	if s := fresh.sample(t, r, now.Add(30*time.Second)); s.Rate() != 0 {
-		t.Errorf("after counters that went back the rate is %v", s.Rate())
-	}
+	assert.Is(t, fresh.sample(t, r, now.Add(30*time.Second)).Rate(), 0, "after counters that went back the rate")
 }
 
 // Given a daemon of two queues, one of whose names begins with the other's, then a sample has the figures of one alone,
@@ -175,9 +172,7 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 	for i := range 2 * mostTroubles {
 		r.watch(server.Readiness{Degraded: []string{"queue " + strconv.Itoa(i) + ": odd"}}, at(10+i))
 	}
-	if n := len(r.troubles); n != mostTroubles {
-		t.Errorf("%d are remembered, want the last %d", n, mostTroubles)
-	}
+	assert.Is(t, len(r.troubles), mostTroubles, "are remembered")
 }
 
 // Given a look that takes long, then everybody who asks meanwhile gets what was known, one look goes on at a time, and

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
@@ -18,9 +19,7 @@ func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
 	}
 	p.End()
 	want := "x: 5 of 100 letters, 5 done, 3 wait for the daemon\nx: 10 of 100 letters, 10 done, 3 wait for the daemon\n"
-	if out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
-	}
+	assert.Is(t, out.String(), want, "out.String()")
 }
 
 func TestProgressIsABarOnATerminal(t *testing.T) {
@@ -34,12 +33,8 @@ func TestProgressIsABarOnATerminal(t *testing.T) {
 	p.End()
 	want := "\r[###############...............] 50 of 100 letters, 50 done, 10 wait for the daemon, 2 failed again" +
 		"\r[##############################] 100 of 100 letters, 100 done                                      \n"
-	if out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
-	}
+	assert.Is(t, out.String(), want, "out.String()")
 	out.Reset()
 	p.Show(deadletter.Progress{Seen: 7, Done: 7})
-	if want := "\r7 letters, 7 done"; out.String() != want {
-		t.Errorf("of a file: %q, want %q", out.String(), want)
-	}
+	assert.Is(t, out.String(), "\r7 letters, 7 done", "of a file")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -20,9 +21,7 @@ func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
 		`a\x1b[31m\n\tb              7` + "\n" +
 		"naïve                       -\n" +
 		`\u202eevil\x00\xff\u200b\r  -1` + "\n"
-	if got := out.String(); got != want {
-		t.Errorf("table is\n%s\nwant\n%s", got, want)
-	}
+	assert.Is(t, out.String(), want, "table")
 }
 
 func TestJSONNeverActsOnATerminal(t *testing.T) {
@@ -33,9 +32,7 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 	require.OK(t, WriteJSON(&out, value))
 	want := "{\n" + `  "k\u009bm": "\u001b[31m \u007f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \udb40\udc41 ` +
 		`\ufffd \n"` + "\n}\n"
-	if out.String() != want {
-		t.Errorf("JSON is\n%s\nwant\n%s", out.String(), want)
-	}
+	assert.Is(t, out.String(), want, "JSON")
 	var back map[string]string
 	if err := json.Unmarshal(out.Bytes(), &back); err != nil ||
 		back["k\u009bm"] != strings.ToValidUTF8(value["k\u009bm"], "\ufffd") {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given checks whose words are long, then each line of doctor has at most 100 columns, and what to do stands below.
@@ -25,7 +26,5 @@ func TestDoctorFitsAHundredColumns(t *testing.T) {
 		"                 " + strings.TrimSpace(strings.Repeat("wörd ", 15)) + "\n" +
 		"                 → " + strings.TrimSpace(strings.Repeat("do ", 27)) + "\n" +
 		"                   " + strings.TrimSpace(strings.Repeat("do ", 13)) + "\n"
-	if out.String() != want {
-		t.Errorf("doctor writes\n%s\nwant\n%s", out.String(), want)
-	}
+	assert.Is(t, out.String(), want, "doctor writes")
 }

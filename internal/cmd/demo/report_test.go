@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -57,9 +58,7 @@ func TestBalanceSeesEverySKU(t *testing.T) {
 	if got := compare(after, after, want); got.Wrong != 2 || got.After != got.Expected {
 		t.Errorf("balance is %+v, want 2 skus wrong", got)
 	}
-	if got := compare(after, want, want); got.Wrong != 0 {
-		t.Errorf("balance is %+v, want none wrong", got)
-	}
+	assert.Is(t, compare(after, want, want).Wrong, 0, "balance")
 	if got := compare(after, oracle.Stock{1: {Amount: 10}, 2: {Amount: 10}, 3: {Amount: 10}, 4: {Amount: 1}},
 		want); got.Wrong != 1 {
 		t.Errorf("balance is %+v, want the sku that came from nowhere", got)
@@ -68,16 +67,12 @@ func TestBalanceSeesEverySKU(t *testing.T) {
 
 func TestNumbersHaveCommas(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
-		if got := number(n); got != want {
-			t.Errorf("number(%d) = %q, want %q", n, got, want)
-		}
+		assert.Is(t, number(n), want, "number(%d)", n)
 	}
 }
 
 func TestProgressIsOneLine(t *testing.T) {
 	got := seen{published: 24_007, applied: 9_000, duplicates: 1_000, letters: 5}.line(2 * time.Second)
 	want := "  2.0 s   published 24,007   applied 9,000   duplicates 1,000   dead letters 5   5,002/s"
-	if got != want {
-		t.Errorf("line is %q, want %q", got, want)
-	}
+	assert.Is(t, got, want, "line")
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -76,9 +77,7 @@ func TestWhatIsPosted(t *testing.T) {
 		"X-Rollbackd-Message": "g/stock%2Frollback/20261121-0001%20%C3%BC", "Authorization": "Bearer word",
 		"Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tracestate": "a=b",
 	} {
-		if is := got.Header.Get(header); is != want {
-			t.Errorf("%s: %q, want %q", header, is, want)
-		}
+		assert.Is(t, got.Header.Get(header), want, "%s", header)
 	}
 	// and of a message that says what it is, and what no header can hold
 	m.ContentType, m.Headers = "application/vnd.shop+json; v=1", map[string]any{"traceparent": "x\r\ny"}
@@ -151,9 +150,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		header = http.Header{"Retry-After": {"7"}}
 		err := call(t, Options{Target: s.URL}, message())
 		kind, after := consumer.CallMeans(err)
-		if kind.String() != want {
-			t.Errorf("%d is %s (%v), want %s", code, kind, err, want)
-		}
+		assert.Is(t, kind.String(), want, "%d is %s (%v)", code, kind, err)
 		if want == "later" && after != 7*time.Second {
 			t.Errorf("%d: after %v, want 7s", code, after)
 		}
@@ -207,9 +204,7 @@ func TestRetryAfter(t *testing.T) {
 		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
 		"Sat, 21 Nov 2026 11:00:00 GMT": 0, "Tue, 21 Nov 2045 11:00:00 GMT": 24 * time.Hour,
 	} {
-		if got := retryAfter(header, now); got != want {
-			t.Errorf("Retry-After: %s is %v, want %v", header, got, want)
-		}
+		assert.Is(t, retryAfter(header, now), want, "Retry-After: %s", header)
 	}
 }
 
@@ -411,9 +406,7 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 					test.kind)
 			}
 			for _, r := range got {
-				if r != KeyOf(m.Identity)+" "+test.body {
-					t.Errorf("a POST is %q", r)
-				}
+				assert.Is(t, r, KeyOf(m.Identity)+" "+test.body, "a POST")
 			}
 		})
 	}

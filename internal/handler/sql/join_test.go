@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given a table whose CHECK is a bound, or another condition, when two messages add to one row, then they are added up
@@ -22,9 +24,7 @@ INSERT INTO bound VALUES (1, 0); INSERT INTO odd VALUES (1, 0)`)
 			t.Fatalf("statements on %s are not joined at all", table)
 		}
 		for _, s := range f.all {
-			if got := p.shapes[s].repeats; got != want {
-				t.Errorf("runs on one row of %s are added up: %t, want %t", table, got, want)
-			}
+			assert.Is(t, p.shapes[s].repeats, want, "runs on one row of %s are added up", table)
 		}
 		h := New(f)
 		if err := w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...); err != nil {
@@ -156,8 +156,6 @@ func TestABoundIsKnownAsServersShowIt(t *testing.T) {
 		"CHECK ((`n` % 2) = 0)":          false,
 		"CHECK (((`n` > 1) or `m` < 2))": false,
 	} {
-		if got := checksAreBounds(tokensOf(definition)); got != want {
-			t.Errorf("%s is a bound: %t, want %t", definition, got, want)
-		}
+		assert.Is(t, checksAreBounds(tokensOf(definition)), want, "%s is a bound", definition)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -82,9 +83,7 @@ UPDATE t SET a = a + :n, c = :shop`))(t)
 	} {
 		body := strings.Replace(whole, test.part, test.by, 1)
 		_, err := f.decode([]byte(body))
-		if got := errorText(err); got != test.want {
-			t.Errorf("%.90s: %q, want %q", body, got, test.want)
-		}
+		assert.Is(t, errorText(err), test.want, "%.90s", body)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -77,9 +78,7 @@ func (w *world) show(query string) string {
 
 func (w *world) want(what, query, want string) {
 	w.t.Helper()
-	if got := w.show(query); got != want {
-		w.t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
-	}
+	assert.Is(w.t, w.show(query), want, "%s", what)
 }
 
 // parse parses a file that must be good, and checks it against the database.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -135,9 +136,7 @@ func TestDecodeRefusesBadMessages(t *testing.T) {
 			if err == nil {
 				t.Fatalf("accepted as %+v", got)
 			}
-			if err.Error() != test.want {
-				t.Errorf("error\n%s\nwant\n%s", err, test.want)
-			}
+			assert.Is(t, err.Error(), test.want, "error %s", err)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -37,7 +38,5 @@ func TestEveryMessageHasAnEventKeyOfItsOwn(t *testing.T) {
 		}
 		seen[key] = name
 	}
-	if got := eventKey("order.cancelled", "20261121-0001"); got != "order.cancelled/20261121-0001" {
-		t.Errorf("a short one is %q", got)
-	}
+	assert.Is(t, eventKey("order.cancelled", "20261121-0001"), "order.cancelled/20261121-0001", "a short one")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // unreserved are rollbacks of orders that have reserved nothing, so that they are dead letters of one group.
@@ -39,18 +40,11 @@ func (w *world) lateOrders(orders ...string) (mend func()) {
 // cameBack fails unless the stock of n late orders is back, once, by one act.
 func (w *world) cameBack(n int) {
 	w.t.Helper()
-	if got := w.amount(1001); got != 5+2*n {
-		w.t.Errorf("%d of sku 1001 are on stock, want %d", got, 5+2*n)
-	}
-	if got := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND replays = 1"); got != n {
-		w.t.Errorf("%d rows say success after one replay, want %d", got, n)
-	}
-	if got := w.count("SELECT COUNT(*) FROM consumer_log_act"); got != 1 {
-		w.t.Errorf("%d acts are known, want 1", got)
-	}
-	if got := w.count("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"); got != n {
-		w.t.Errorf("%d reservations are released, want %d", got, n)
-	}
+	assert.Is(w.t, w.amount(1001), 5+2*n, "of sku 1001 are on stock")
+	assert.Is(w.t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND replays = 1"), n,
+		"rows say success after one replay")
+	assert.Is(w.t, w.count("SELECT COUNT(*) FROM consumer_log_act"), 1, "acts are known")
+	assert.Is(w.t, w.count("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"), n, "reservations are released")
 }
 
 // at is where a link or button with this text is on the screen; it is scrolled there.
@@ -119,9 +113,7 @@ func TestADoubleClickActsOnce(t *testing.T) {
 		return Promise.all([send(), send()]);
 	})()`, basePath+"/letters/act", again))
 	for _, to := range led {
-		if to != run {
-			t.Errorf("the same form leads to %s, not to %s", to, run)
-		}
+		assert.Is(t, to, run, "the same form leads to, not to")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,9 +284,7 @@ func TestAnOpenPageChangesByItself(t *testing.T) {
 	b.until("its part is marked", `document.querySelector("#stuck .scroll").append(
 		Object.assign(document.createElement("i"), {className: "old"})) || true`)
 	b.until("its part was replaced", `!document.querySelector("#stuck .old")`)
-	if got := ask[int](b, `document.querySelector("#stuck .scroll").scrollLeft`); got != 40 {
-		t.Errorf("the table was scrolled back, to %d", got)
-	}
+	assert.Is(t, ask[int](b, `document.querySelector("#stuck .scroll").scrollLeft`), 40, "the table was scrolled back, to")
 	if !ask[bool](b, "window.sameDocument === true") {
 		t.Error("the page was loaded again")
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // signIn signs in as a person does.
@@ -39,9 +41,7 @@ func TestASignInLeadsToTheOverview(t *testing.T) {
 	if dark := ask[int](b, lightness); light < 3*200 || dark > 3*50 {
 		t.Errorf("the sum of the background's red, green and blue is %d in light and %d in dark colours", light, dark)
 	}
-	if got := ask[string](b, "location.href"); got != w.at+"/" {
-		t.Errorf("the sign-in leads to %s", got)
-	}
+	assert.Is(t, ask[string](b, "location.href"), w.at+"/", "the sign-in leads to")
 }
 
 // Given somebody who pauses the fleet with hostile words, then every page says so, fits and is usable, until he
@@ -64,9 +64,8 @@ func TestAPauseIsSaidOnEveryPage(t *testing.T) {
 		b.do(chromedp.EmulateViewport(wide, high))
 		b.usable(path)
 	}
-	if got := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"); got != 1 {
-		t.Errorf("%d pauses are noted", got)
-	}
+	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"), 1,
+		"pauses are noted")
 	b.click("Resume or change it")
 	b.click("Resume consuming")
 	b.until("the answer is there", `!location.pathname.endsWith("/pause") ||

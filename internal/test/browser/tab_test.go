@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -214,7 +215,5 @@ func (b *tab) stands(where string) {
 	if len(l.Marks) > 0 {
 		b.t.Errorf("%s shows the characters %q as they are", where, l.Marks)
 	}
-	if l.Parts != "a header main footer" {
-		b.t.Errorf("%s consists of %s", where, l.Parts)
-	}
+	assert.Is(b.t, l.Parts, "a header main footer", "%s consists", where)
 }

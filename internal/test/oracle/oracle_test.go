@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -144,9 +145,7 @@ func TestOracleIsContentWithAPerfectRun(t *testing.T) {
 			t.Error(err)
 		}
 		want := oracle.Counters{Attempt: 3, Acknowledged: 3, Applied: 1, DeadLettered: 1, DuplicatesAbsorbed: 1}
-		if report.Counters != want {
-			t.Errorf("counters are %v, want %v", report.Counters, want)
-		}
+		assert.Is(t, report.Counters, want, "counters")
 	}
 }
 
@@ -160,9 +159,7 @@ func TestANamelessMessageIsKnownByItsBody(t *testing.T) {
 		t.Error(err)
 	}
 	want := oracle.Counters{Attempt: 4, Acknowledged: 4, Applied: 1, DeadLettered: 2, DuplicatesAbsorbed: 1}
-	if report.Counters != want {
-		t.Errorf("counters are %v, want %v", report.Counters, want)
-	}
+	assert.Is(t, report.Counters, want, "counters")
 }
 
 func TestOracleFindsEveryBrokenPromise(t *testing.T) {
@@ -308,7 +305,5 @@ func TestOracleCountsWhatIsNoFault(t *testing.T) {
 	want := oracle.Counters{
 		Attempt: 6, Acknowledged: 4, Applied: 2, DeadLettered: 1, Queued: 1, DuplicatesAbsorbed: 1, Recovered: 1, Stale: 1,
 	}
-	if report.Counters != want {
-		t.Errorf("counters are %v, want %v", report.Counters, want)
-	}
+	assert.Is(t, report.Counters, want, "counters")
 }

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -216,9 +217,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 	if told := o.told(`"fine"`); len(told) != 1 || idOf(told[0]) != fine.id() {
 		t.Errorf("the service was told of %v, want %s", told, fine.id())
 	}
-	if o.state[`"fine"`] != "shop=checkout" {
-		t.Errorf("the tracestate is %q", o.state[`"fine"`])
-	}
+	assert.Is(t, o.state[`"fine"`], "shop=checkout", "the tracestate")
 	// the batch is linked to all three, and is nobody's child
 	batch := r.find(t, "the first batch", 1, func(s span) bool {
 		return s.text("messaging.batch.message_count") == "3"
@@ -261,10 +260,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 		t.Fatal(out, err)
 	}
 	for _, s := range callsOf(`"dead"`, 2) {
-		if s.parent() != published[`"dead"`] {
-			t.Errorf("of %s replays, the call has the parent %s, want %s", s.text("rollbackd.replays"), s.parent(),
-				published[`"dead"`])
-		}
+		assert.Is(t, s.parent(), published[`"dead"`], "of %s replays, the call has the parent", s.text("rollbackd.replays"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

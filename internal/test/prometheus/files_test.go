@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -53,9 +54,7 @@ func TestPromtoolRunsTheUnitTestsOfTheAlerts(t *testing.T) {
 // A rule is known by no job's name, which is somebody else's choice.
 func TestNoRuleKnowsTheNameOfAJob(t *testing.T) {
 	for _, file := range []string{alertsFile, rulesFile} {
-		if found := regexp.MustCompile(`job\s*(=|!=|=~|!~)`).FindString(read(t, file)); found != "" {
-			t.Errorf("%s asks for %s", file, found)
-		}
+		assert.Is(t, regexp.MustCompile(`job\s*(=|!=|=~|!~)`).FindString(read(t, file)), "", "%s asks for", file)
 	}
 }
 

@@ -123,6 +123,7 @@ var arrows = []arrow{
 		"internal/test/require", "consumer", "dedup", "internal/rabbit"},
 		"it stands behind the examples, so that they show nothing but what a user would write"},
 	{"internal/test/poll", nil, "everybody's tests may use it, those of the rig too"},
+	{"internal/test/assert", nil, "everybody's tests may use it"},
 	{"internal/test/require", nil, "everybody's tests may use it, those of the rig too"},
 	{"internal/test/must", nil, "everybody of the rig may stop at what cannot be done, and nobody else"},
 	{"internal/test/program", nil, "it runs the real binary from outside, as a user does"},

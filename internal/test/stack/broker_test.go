@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestEachBrokerHasNamesOfItsOwn(t *testing.T) {
@@ -47,9 +49,7 @@ func TestPublishFailsTheTestWhenTheMessageReachesNoQueue(t *testing.T) {
 	r := &recorder{TB: t}
 	b.t = r
 	b.Publish("", "nowhere", Message{})
-	if len(r.errors) != 1 {
-		t.Errorf("%d errors, want 1", len(r.errors))
-	}
+	assert.Is(t, len(r.errors), 1, "errors")
 	b.t = t
 }
 

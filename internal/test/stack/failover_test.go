@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -58,9 +59,7 @@ func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back f
 	require.OK(t, must.Catch(func() {
 		must.OK(exec("CREATE TABLE x (n INT PRIMARY KEY) ENGINE=InnoDB"))
 		must.OK(exec("INSERT INTO x VALUES (1)"))
-		if at := written(); at != s.Databases[0].NodeName() {
-			t.Errorf("%q is written to, want the first node", at)
-		}
+		assert.Is(t, written(), s.Databases[0].NodeName(), "is written to")
 
 		began := time.Now()
 		must.OK(s.Databases[0].Kill())

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -139,9 +140,7 @@ func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
 				t.Error("the redis that is given counts as missing")
 			}
 			given := &sharedServer{}
-			if got := given.get(t, KindRedis).url; got != s.Redis.URL() {
-				t.Errorf("shared redis = %s, want the given %s", got, s.Redis.URL())
-			}
+			assert.Is(t, given.get(t, KindRedis).url, s.Redis.URL(), "shared redis")
 			skipped := true
 			t.Run("own", func(t *testing.T) {
 				OwnRedis(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -187,9 +188,7 @@ func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {
 			t.Errorf("read = %d, %v, want a reset", n, err)
 		}
 	}
-	if n := p.Killed(); n != 2 {
-		t.Errorf("%d connections were killed, want 2", n)
-	}
+	assert.Is(t, p.Killed(), 2, "connections were killed")
 	p.KillOn(nil)
 	c := dial(t, p.Addr)
 	talks(t, c, "killer")

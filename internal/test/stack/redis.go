@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -182,14 +181,6 @@ func prepareSentinel(sp *spawner, dir, master string) *Server {
 
 // URL names the set: its sentinels and their master, or the nodes of the cluster.
 func (s *RedisSet) URL() string { return s.url }
-
-// At is the server that holds keys at this address, nil if there is none.
-func (s *RedisSet) At(addr string) *Server {
-	if i := slices.IndexFunc(s.Data, func(server *Server) bool { return server.addr == addr }); i >= 0 {
-		return s.Data[i]
-	}
-	return nil
-}
 
 // Masters are those that clients shall ask now: the one that more than half of the sentinels name, or those of a
 // cluster that run and say that they have slots.
