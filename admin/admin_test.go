@@ -57,9 +57,7 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{c.Run, site.Run} {
 		wg.Go(func() {
-			if err := run(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, run(ctx))
 		})
 	}
 	t.Cleanup(func() {
@@ -218,9 +216,7 @@ func (p *program) acts() {
 		p.t.Errorf("paused, its state is %+v", s)
 	}
 	back := p.ask(http.MethodPost, "/api/v1/resume", why, append(by(anna), "Idempotency-Key", "resume-1")...)
-	if back.StatusCode != http.StatusCreated {
-		p.t.Fatalf("HTTP %d %s", back.StatusCode, back.text)
-	}
+	require.Is(p.t, back.StatusCode, http.StatusCreated, "HTTP %s", back.text)
 	p.until("it goes on", func() bool { return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusOK })
 	var preview struct {
 		At string
@@ -231,9 +227,7 @@ func (p *program) acts() {
 	}
 	run := fmt.Sprintf(`{"kind":"replay","filter":{"keys":["booking-1"]},"why":"mended","cut_off":%q}`, preview.At)
 	asked := p.ask(http.MethodPost, "/api/v1/runs", run, append(by(anna), "Idempotency-Key", "run-1")...)
-	if asked.StatusCode != http.StatusCreated {
-		p.t.Fatalf("HTTP %d %s", asked.StatusCode, asked.text)
-	}
+	require.Is(p.t, asked.StatusCode, http.StatusCreated, "HTTP %s", asked.text)
 	p.until("the letter is applied", func() bool {
 		return strings.Contains(p.ask(http.MethodGet, "/api/v1/message?key=booking-1", "", by(rita)...).text,
 			`"status":"success"`)

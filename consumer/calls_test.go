@@ -267,9 +267,7 @@ func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) 
 		}
 		w.wantRow("bad", wanted{Attempts: 2})
 		events := w.events("bad")
-		if last := events[len(events)-1]; !strings.Contains(last.Error, tc.says) {
-			t.Errorf("the last event says %q, want %q", last.Error, tc.says)
-		}
+		assert.Has(t, events[len(events)-1].Error, tc.says, "the last event says")
 	})
 }
 

@@ -34,10 +34,7 @@ func (w *world) conn() *sql.Conn {
 	w.t.Helper()
 	// it may have to wait for a lock, and may hold one in silence
 	o := dedup.OpenOptions{ReadTimeout: time.Minute, Idle: time.Minute}
-	db, _, err := dedup.Open(w.t.Context(), w.direct, o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	db := require.First(dedup.Open(w.t.Context(), w.direct, o))(w.t)
 	pool := require.Get(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
 	c := require.Get(pool.Conn(w.t.Context()))(w.t)

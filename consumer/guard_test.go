@@ -17,10 +17,7 @@ import (
 // gorm's PrepareStmt takes the pool from the configuration, not from the statement: a handler that asks for it must not
 // find the real pool there and write outside its transaction.
 func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
-	db, _, err := dedup.Open(t.Context(), "nobody@tcp(127.0.0.1:1)/nothing", dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), "nobody@tcp(127.0.0.1:1)/nothing", dedup.OpenOptions{}))(t)
 	pool := db.ConnPool
 	if own, err := db.DB(); err == nil {
 		defer own.Close()
@@ -41,10 +38,7 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 // guarded is a transaction on a server with a table own of one row, and the handle of it that a handler gets.
 func guarded(t *testing.T, setup ...string) (*guardedTx, *gorm.DB) {
 	t.Helper()
-	db, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
 	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { pool.Close() })
 	setup = append([]string{"CREATE TABLE own (k INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO own VALUES (1, 1)"},

@@ -739,9 +739,7 @@ func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
 	all := keys("order", 100)
 	w.publish("{}", all...)
 	r := w.launch()
-	if err := r.ends(w); !errors.Is(err, consumer.ErrStuck) {
-		t.Errorf("Run = %v, want ErrStuck", err)
-	}
+	assert.Error(t, r.ends(w), consumer.ErrStuck, "Run")
 	is(w, "messages are dead letters", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3"), 0)
 	close(release)
 	calls.Wait()
@@ -860,7 +858,5 @@ func TestWhoNeverReturnsBehindABlamedOnePaysItself(t *testing.T) {
 	w.ended(dedup.Success, all[1:3]...)
 	w.ended(dedup.Dead, all[0], all[3])
 	w.want("attempts", w.attempts(all...), map[string]int{all[0]: 2, all[1]: 1, all[2]: 1, all[3]: 2})
-	if err := r.drained(); !errors.Is(err, consumer.ErrStuck) {
-		t.Errorf("Run = %v, want ErrStuck", err)
-	}
+	assert.Error(t, r.drained(), consumer.ErrStuck, "Run")
 }

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given a letter that a full queue refuses, when its row was moved and a connection ends with the copy that comes back
@@ -21,9 +21,7 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	says := func(want ...string) {
 		t.Helper()
 		l.say(t.Context())
-		if got := health.state(false).Degraded; !slices.Equal(got, want) {
-			t.Errorf("degraded %q, want %q", got, want)
-		}
+		assert.Equal(t, health.state(false).Degraded, want, "degraded")
 	}
 	full := fmt.Errorf("full: %w", rabbit.ErrNacked)
 	letter := &item{copy: publication{refused: full}}

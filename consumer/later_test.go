@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // clocked notes when the handler is called for each message.
@@ -181,9 +182,7 @@ func TestAFailedAttemptMaySayWhenTheNextOneComes(t *testing.T) {
 		w.wantRow("bad", wanted{Attempts: 3, Reason: dedup.ReasonExhausted, Remark: "run 3"})
 		w.applied(good...)
 		runs := c.of("bad")
-		if len(runs) != 3 {
-			t.Fatalf("%d runs, want 3", len(runs))
-		}
+		require.Is(t, len(runs), 3, "runs")
 		for i, want := range delays[:2] {
 			if gap := runs[i+1].at.Sub(runs[i].at); gap < want*9/10 || gap > w.cfg.RetryDelays[1]/2 {
 				t.Errorf("attempt %d came after %v, want %v", i+2, gap, want)

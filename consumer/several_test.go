@@ -16,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -290,9 +291,7 @@ func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
 			w.eventually("all are applied", func() bool { return len(w.effects()) == 20 })
 			w.want("effects", w.effects(), once(slices.Concat(prefixed("one ", one), prefixed("other ", other))...))
 			acts := column[string](w, "SELECT DISTINCT queue FROM consumer_log_act WHERE kind = 'compensate' ORDER BY queue")
-			if want := slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})); !slices.Equal(acts, want) {
-				t.Errorf("the acts name the queues %q, want %q", acts, want)
-			}
+			assert.Equal(t, acts, slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})), "the acts name the queues")
 			require.OK(t, p.stop())
 		})
 	}

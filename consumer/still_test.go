@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -36,7 +37,5 @@ func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
 		}
 	}
 	cancel(stop)
-	if err := <-done; !errors.Is(err, stop) {
-		t.Errorf("take = %v, want the cause of its context", err)
-	}
+	assert.Error(t, <-done, stop, "take")
 }

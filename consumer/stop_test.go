@@ -16,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -104,9 +105,7 @@ func TestADrainThatCannotFinishEndsInTime(t *testing.T) {
 	l.mysql.Hold(true) // as a frozen MySQL
 	release()
 	began := time.Now()
-	if err := r.drained(); !errors.Is(err, consumer.ErrDrainTimeout) {
-		t.Errorf("Run = %v, want ErrDrainTimeout", err)
-	}
+	assert.Error(t, r.drained(), consumer.ErrDrainTimeout, "Run")
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("it took %v, want 300ms and at most 2s for lanes that are stuck", took)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // witness is middleware that notes each call that it sees: its name, and how many messages.
@@ -74,9 +75,7 @@ func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
 		w.quiet()
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if !slices.Equal(o.seen, k.want) {
-			t.Errorf("the calls: %q, want %q", o.seen, k.want)
-		}
+		assert.Equal(t, o.seen, k.want, "the calls")
 		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 3)
 	})
 }

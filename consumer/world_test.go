@@ -143,12 +143,9 @@ func topologyOf(cfg consumer.Config) rabbit.TopologyConfig {
 
 func (w *world) open(dsn string) *gorm.DB {
 	w.t.Helper()
-	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
+	db := require.First(dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
 		LockWait: time.Second, ReadTimeout: 3 * time.Second, WriteTimeout: 3 * time.Second,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	pool := require.Get(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
 	return db

@@ -72,9 +72,7 @@ func (w *world) killedReplay(keys []string) {
 		}
 		<-tick.C
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		w.T.Errorf("the replay had ended by itself: %v", err)
-	}
+	assert.OK(w.T, cmd.Process.Kill(), "the replay had ended by itself:")
 	if err := cmd.Wait(); err == nil {
 		w.T.Error("the replay had ended by itself")
 	}

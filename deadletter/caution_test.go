@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -62,9 +63,7 @@ func TestALetterIsTooOldForWhatWasPruned(t *testing.T) {
 	})
 	w.inState("k", dedup.Success)
 	w.MoveBack(70 * time.Hour)
-	if res := w.replay(all, deadletter.ReplayOptions{DryRun: true}); res.Stale != 1 {
-		t.Fatalf("before: %+v", res)
-	}
+	require.Is(t, w.replay(all, deadletter.ReplayOptions{DryRun: true}).Stale, 1, "before")
 	// log prune --older-than 24h
 	_, err := w.Records.Prune(t.Context(), dedup.PruneOptions{Group: group, OlderThan: 24 * time.Hour})
 	w.Must(err)

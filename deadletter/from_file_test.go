@@ -30,9 +30,7 @@ func (w *world) export() (text string, lines map[string]deadletter.Line) {
 		w.Must(err)
 		lines[ln.Key] = ln
 	}
-	if len(lines) != n {
-		w.T.Fatalf("%d lines of %d letters", len(lines), n)
-	}
+	require.Is(w.T, len(lines), n, "lines letters")
 	return out.String(), lines
 }
 
@@ -160,9 +158,7 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 				_, err := w.letters().Replay(t.Context(),
 					deadletter.File{Name: "f", Lines: strings.NewReader(mended), Filter: all},
 					deadletter.ReplayOptions{By: "ann"})
-				if killed := errors.Is(err, errKilled); killed != (point != "never") {
-					t.Fatalf("ReplayFrom = %v", err)
-				}
+				require.Is(t, errors.Is(err, errKilled), (point != "never"), "ReplayFrom = %v", err)
 				w.hook = nil
 				w.cured()
 				move(w) // the former letter, where it is still there
@@ -295,9 +291,7 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 		}()
 	}
 	for range 2 {
-		if err := <-done; err != nil {
-			t.Errorf("ReplayFrom: %v", err)
-		}
+		assert.OK(t, <-done, "ReplayFrom:")
 	}
 	w.Eventually("an empty dead-letter queue", func() (string, bool) {
 		w.replay(all, deadletter.ReplayOptions{})

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -122,9 +123,7 @@ func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.WantQueues(1, 1)
-			if row := w.RowOf(id.Identity); row.Status != dedup.Dead {
-				t.Fatalf("the former row is %v before the letter is gone, want dead", row.Status)
-			}
+			require.Is(t, w.RowOf(id.Identity).Status, dedup.Dead, "the former row before the letter is gone")
 			w.hook = nil
 			res := w.replay(deadletter.Filter{Tag: wire.TagUnidentified}, deadletter.ReplayOptions{})
 			// then its real identity is reopened, and the former row ended

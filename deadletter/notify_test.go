@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -57,9 +58,7 @@ func (w *world) compensate(o deadletter.CompensateOptions) (stop func()) {
 	go func() { done <- letters.Compensate(ctx, o) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
-			w.T.Errorf("Compensate = %v, want nil when it is stopped", err)
-		}
+		assert.OK(w.T, <-done, "Compensate:")
 	})
 	w.T.Cleanup(stop)
 	return stop

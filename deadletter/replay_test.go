@@ -272,9 +272,7 @@ func TestManyLettersAreAckedTogetherAndNoneBetweenThemThatStays(t *testing.T) {
 		for range want {
 			have = append(have, w.Get(rabbit.DeadQueue(w.Queue)).MessageId)
 		}
-		if !slices.Equal(have, want) {
-			t.Errorf("%s: the letters that stayed are %v, want %v", name, have, want)
-		}
+		assert.Equal(t, have, want, "%s: the letters that stayed", name)
 	}
 }
 

@@ -2,7 +2,6 @@ package deadletter_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,9 +142,7 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	for range 3 {
 		bodies = append(bodies, string(w.Get(w.Queue).Body))
 	}
-	if !slices.Equal(bodies, []string{"{}", `{"other":1}`, "{}"}) {
-		t.Errorf("bodies %q", bodies)
-	}
+	assert.Equal(t, bodies, []string{"{}", `{"other":1}`, "{}"}, "bodies")
 }
 
 func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {

@@ -115,10 +115,8 @@ func TestTheWebhookSignsWithBothSecretsWhileOneIsChanged(t *testing.T) {
 			}
 		}
 		for _, secret := range c.bad {
-			if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); !errors.Is(err,
-				deadletter.ErrSignature) {
-				t.Errorf("signed with %q, checked with %q: %v, want ErrSignature", c.now, secret, err)
-			}
+			assert.Error(t, deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute), deadletter.ErrSignature,
+				"signed with %q, checked with %q", c.now, secret)
 		}
 	}
 }

@@ -32,9 +32,7 @@ func TestIdentityValidate(t *testing.T) {
 	}
 	var out bytes.Buffer
 	slog.New(slog.NewTextHandler(&out, nil)).Info("m", "msg_key", key("k 1"))
-	if want := `msg_key.group=g msg_key.tag=t msg_key.key="k 1"`; !strings.Contains(out.String(), want) {
-		t.Errorf("%s\nlacks %s", out.String(), want)
-	}
+	assert.Has(t, out.String(), `msg_key.group=g msg_key.tag=t msg_key.key="k 1"`, "lacks")
 }
 
 // Every text collation of MySQL and MariaDB makes some of these equal.

@@ -74,9 +74,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	for range 6 {
 		db := openWith(t, dsn, OpenOptions{MaxOpen: 1})
 		wg.Go(func() {
-			if err := Migrate(t.Context(), db, withSeats()); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, Migrate(t.Context(), db, withSeats()))
 		})
 	}
 	wg.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -313,9 +314,7 @@ func (m *model) describe() string {
 func (m *model) close() {
 	m.wire.next, m.wire.left = answered, nil
 	for _, z := range m.zombies {
-		if err := z.decide(false); err != nil {
-			m.t.Error(err)
-		}
+		assert.OK(m.t, z.decide(false))
 	}
 	for _, a := range m.actors {
 		if w, ok := a.(*worker); ok && w.tx != nil {

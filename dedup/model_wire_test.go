@@ -117,10 +117,7 @@ func (tx *lossyTx) Commit() error {
 // openLossy opens a pool as Open does, over a wire that may lose answers.
 func openLossy(t *testing.T, dsn string) (*lossyWire, *sql.DB, *gorm.DB) {
 	t.Helper()
-	inner, _, err := mysqldb.Connector(dsn, mysqldb.Options{LockWait: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := require.First(mysqldb.Connector(dsn, mysqldb.Options{LockWait: time.Second}))(t)
 	wire := &lossyWire{Connector: inner, next: answered}
 	pool := sql.OpenDB(wire)
 	pool.SetMaxIdleConns(20)

@@ -200,7 +200,7 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 	}
 	for name, p := range plans {
 		var index []string
-		for _, line := range w.explain(p.String(), p.args...) {
+		for _, line := range stack.RowsOf(t, w.pool, stack.Explain+p.String(), p.args...) {
 			n, _ := strconv.Atoi(line["rows"])
 			index = append(index, line["key"])
 			sorts := strings.HasPrefix(name, "prune") && strings.Contains(line["Extra"], "filesort")
@@ -212,30 +212,6 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 			t.Errorf("%s goes by %q, want %q", name, got, p.index)
 		}
 	}
-}
-
-// explain is the plan of a statement, a line per table.
-func (w *world) explain(text string, args ...any) (plan []map[string]string) {
-	w.t.Helper()
-	plan, err := list(w.t.Context(), w.pool, sqlOf(stack.Explain+text, args...), func(rows *sql.Rows) (
-		map[string]string, error,
-	) {
-		columns, err := rows.Columns()
-		if err != nil {
-			return nil, err
-		}
-		values, into, line := make([]sql.NullString, len(columns)), make([]any, len(columns)), map[string]string{}
-		for i := range values {
-			into[i] = &values[i]
-		}
-		err = rows.Scan(into...)
-		for i, c := range columns {
-			line[c] = values[i].String
-		}
-		return line, err
-	})
-	wantError(w.t, "EXPLAIN", err, nil)
-	return plan
 }
 
 // The guards of a transition compare status and time, which are the columns of an index; statistics may make that index

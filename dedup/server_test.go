@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -19,9 +20,7 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	dsn := server.Database(t)
 	newWorldOn(t, dsn).exec("SET GLOBAL max_allowed_packet = 1048576")
 	w := worldOf(t, dsn, open(t, dsn))
-	if n := w.number("SELECT @@max_allowed_packet"); n != 1<<20 {
-		t.Fatalf("max_allowed_packet is %d", n)
-	}
+	require.Is(t, w.number("SELECT @@max_allowed_packet"), 1<<20, "max_allowed_packet")
 	// given values that take as many bytes as they can: each a quote, which is escaped, or a character of four bytes
 	quotes := func(n, unique int) string { return fmt.Sprintf("%s%05d", strings.Repeat("'", n-5), unique) }
 	worst := func(i int) Entry {
@@ -56,9 +55,7 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	rows, err := w.log.LookUp(t.Context(), keys)
 	wantError(t, "look up", err, nil)
 	for _, k := range keys {
-		if rows[k].Status != Dead {
-			t.Fatalf("%v is %v", k, rows[k].Status)
-		}
+		require.Is(t, rows[k].Status, Dead, "%v", k)
 	}
 }
 

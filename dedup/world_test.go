@@ -68,10 +68,7 @@ func open(t testing.TB, dsn string) *gorm.DB {
 
 func openWith(t testing.TB, dsn string, o OpenOptions) *gorm.DB {
 	t.Helper()
-	db, _, err := Open(t.Context(), dsn, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(Open(t.Context(), dsn, o))(t)
 	pool := poolOf(t, db)
 	t.Cleanup(func() { pool.Close() })
 	return db

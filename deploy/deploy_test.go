@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -105,10 +106,7 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 		d := require.Get(time.ParseDuration(span))(t)
 		spans = append(spans, d)
 	}
-	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
 	lookBack, lasts := spans[0], spans[1]
 	if longest := slices.Max(cfg.RetryDelays); lookBack < 2*longest {
 		t.Errorf("it looks back %v, want twice the longest retry delay of %v", lookBack, longest)
@@ -147,10 +145,7 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 
 // A stop that does not wait for the drain kills a process that holds claims: their messages then wait for the lease.
 func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
-	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
 	for path, pattern := range map[string]string{
 		"compose.yaml":                    `stop_grace_period: (\d+)s`,
 		"kubernetes/base/deployment.yaml": `terminationGracePeriodSeconds: (\d+)`,
@@ -170,10 +165,7 @@ func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
 
 // The daemon takes 200 MiB with the default budget, and 310 were measured with four bodies of 60 MB.
 func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
-	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
 	needs := 136<<20 + int64(cfg.MemoryBudget) + int64(cfg.Lanes)*(60_000_000+60_000_000/4)
 	for path, pattern := range map[string]string{
 		"compose.yaml":                    `mem_limit: (\d+)m`,
@@ -203,29 +195,21 @@ func TestUnitRunsTheInstalledNameAndStopsAtABadConfiguration(t *testing.T) {
 	unit := read(t, "systemd/rollbackd.service")
 	for _, line := range []string{"ExecStart=/usr/bin/rollbackd run", "RestartPreventExitStatus=2",
 		"EnvironmentFile=/etc/rollbackd/rollbackd.env"} {
-		if !strings.Contains(unit, "\n"+line+"\n") {
-			t.Errorf("unit lacks %q", line)
-		}
+		assert.Has(t, unit, "\n"+line+"\n", "unit lacks %q", line)
 	}
 }
 
 func TestImageIsStaticAndNotRoot(t *testing.T) {
 	dockerfile := read(t, "Dockerfile")
 	stages := regexp.MustCompile(`(?m)^FROM `).FindAllStringIndex(dockerfile, -1)
-	if len(stages) != 2 {
-		t.Fatalf("Dockerfile has %d stages, want 2", len(stages))
-	}
+	require.Is(t, len(stages), 2, "Dockerfile has stages")
 	build, final := dockerfile[:stages[1][0]], dockerfile[stages[1][0]:]
 	for _, want := range []string{"CGO_ENABLED=0", "./cmd/rollbackd", "internal/cli.version=$VERSION"} {
-		if !strings.Contains(build, want) {
-			t.Errorf("build stage lacks %q", want)
-		}
+		assert.Has(t, build, want, "build stage lacks")
 	}
 	for _, want := range []string{"FROM scratch", "USER 65532:65532", "/usr/bin/rollbackd", `CMD ["run"]`,
 		"ca-certificates.crt"} {
-		if !strings.Contains(final, want) {
-			t.Errorf("final stage lacks %q", want)
-		}
+		assert.Has(t, final, want, "final stage lacks")
 	}
 	// An image without a shell can only ask with its own binary.
 	if !regexp.MustCompile(`(?m)^HEALTHCHECK .* CMD \["/usr/bin/rollbackd", "probe"\]$`).MatchString(final) {
@@ -245,9 +229,7 @@ func TestReadmeNamesEveryFile(t *testing.T) {
 			name == "README.md" {
 			continue
 		}
-		if !strings.Contains(readme, name) {
-			t.Errorf("README.md does not mention %s", name)
-		}
+		assert.Has(t, readme, name, "README.md does not mention")
 	}
 }
 

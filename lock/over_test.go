@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
@@ -87,9 +88,7 @@ func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	store.breaks(false)
 	a.GiveBack("one")
 	a.Ends(0, "two")
-	if n := store.breaks(false); n != 2 {
-		t.Fatalf("%d locks stand while nobody asks, want both", n)
-	}
+	require.Is(t, store.breaks(false), 2, "locks stand while nobody asks")
 	a.Runs()
 	w.Await("nothing stands any more", func() bool { return store.breaks(false) == 0 })
 }

@@ -38,9 +38,7 @@ func TestLocksAreRenewedAtEveryThirdOfTheTTL(t *testing.T) {
 			func(context.Context) error { probes++; return nil },
 			func(context.Context) error { renewals = append(renewals, time.Since(start)); return nil })
 
-		if want := []time.Duration{0, ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(renewals, want) {
-			t.Errorf("renewed at %v, want %v", renewals, want)
-		}
+		assert.Equal(t, renewals, []time.Duration{0, ttl / 3, 2 * ttl / 3, ttl}, "renewed at")
 		assert.Is(t, probes, 1, "a healthy redis was probed times")
 	})
 }
@@ -66,9 +64,7 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 			}, func(context.Context) error { renewals++; return nil })
 		}()
 		synctest.Wait()
-		if got := h.down(); !errors.Is(got, down) {
-			t.Errorf("after the first probe down = %v, want %v", got, down)
-		}
+		assert.Error(t, h.down(), down, "after the first probe down")
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if h.down() != nil || renewals == 0 {
@@ -120,9 +116,7 @@ func TestFailureOfALaneIsProbedAtOnceAndNotAtTheNextRenewal(t *testing.T) {
 		h.fail(errors.New("reset by peer")) // of another lane
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if err := h.down(); err != nil {
-			t.Errorf("a second after the failure redis is still not asked: %v", err)
-		}
+		assert.OK(t, h.down(), "a second after the failure redis is still not asked:")
 		cancel()
 		<-done
 	})

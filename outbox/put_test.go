@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,9 +25,7 @@ func TestAMessageIsThereWhenItsTransactionIsCommittedAndNotOtherwise(t *testing.
 		t.Fatal(err)
 	}
 	w.must(w.put(outbox.Message{Tag: "t", Key: "kept", Value: map[string]int{"n": 1}}))
-	if got := w.rows(); !slices.Equal(got, []string{`t/kept={"n":1}`}) {
-		t.Errorf("the outbox holds %q", got)
-	}
+	assert.Equal(t, w.rows(), []string{`t/kept={"n":1}`}, "the outbox holds")
 }
 
 func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
@@ -52,12 +49,8 @@ func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
 			if !errors.Is(err, outbox.ErrConflict) || !strings.Contains(err.Error(), `t/"1"`) {
 				t.Errorf("another body was answered with %v", err)
 			}
-			if err := w.put(one, other); !errors.Is(err, outbox.ErrConflict) {
-				t.Errorf("two bodies at once were answered with %v", err)
-			}
-			if got := w.rows(); !slices.Equal(got, []string{"t/1=one", "t/2=two"}) {
-				t.Errorf("the outbox holds %q", got)
-			}
+			assert.Error(t, w.put(one, other), outbox.ErrConflict, "two bodies at once were answered with")
+			assert.Equal(t, w.rows(), []string{"t/1=one", "t/2=two"}, "the outbox holds")
 			var waits bool
 			w.must(w.db.QueryRowContext(t.Context(), "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE "+
 				"AND next_at = due_at FROM rollbackd_outbox WHERE msg_key = '1'").Scan(&waits))
@@ -162,9 +155,7 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 		"pool": w.db, "connection": conn, "gorm": w.g.Statement.ConnPool, "nil": nil,
 	} {
 		err := outbox.Put(t.Context(), pool, outbox.Message{Tag: "t", Key: "k"})
-		if !errors.Is(err, outbox.ErrNoTransaction) {
-			t.Errorf("put, %s: %v", name, err)
-		}
+		assert.Error(t, err, outbox.ErrNoTransaction, "put, %s", name)
 		if _, err := outbox.Cancel(t.Context(), pool, "t", "k"); !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("cancel, %s: %v", name, err)
 		}
@@ -183,9 +174,7 @@ func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
 		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
 	}
-	if got := w.rows(); !slices.Equal(got, []string{"t/claimed="}) {
-		t.Errorf("the outbox holds %q", got)
-	}
+	assert.Equal(t, w.rows(), []string{"t/claimed="}, "the outbox holds")
 }
 
 // Two that delete what is absent and then insert beside it deadlock under REPEATABLE READ, with a plain DELETE.

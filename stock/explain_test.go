@@ -81,9 +81,7 @@ func TestRollbackTakesThreeStatements(t *testing.T) {
 	statements := w.statements(func(tx *gorm.DB) error {
 		return stock.Rollback(t.Context(), tx, requests, stock.Options{})
 	})
-	if len(statements) != 3 {
-		t.Fatalf("%d statements: %.60q", len(statements), statements)
-	}
+	require.Is(t, len(statements), 3, "statements: %.60q", statements)
 	for i, begins := range []string{"SELECT", "UPDATE stock_reservation", "UPDATE stock FORCE"} {
 		if !strings.HasPrefix(statements[i], begins) {
 			t.Errorf("statement %d is %.60s, want %s", i, statements[i], begins)
@@ -106,29 +104,8 @@ func (w *world) statements(f func(tx *gorm.DB) error) []string {
 // explain gives the kind of access and the key of a statement on one table.
 func (w *world) explain(statement string) (kind, key string) {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), stack.Explain+statement)
-	require.OK(w.t, err)
-	defer func() { _ = rows.Close() }()
-	columns, err := rows.Columns()
-	require.OK(w.t, err)
-	for rows.Next() {
-		values, into := make([]*string, len(columns)), make([]any, len(columns))
-		for i := range values {
-			into[i] = &values[i]
-		}
-		require.OK(w.t, rows.Scan(into...))
-		for i, column := range columns {
-			if values[i] == nil {
-				continue
-			}
-			switch column {
-			case "type":
-				kind += *values[i]
-			case "key":
-				key += *values[i]
-			}
-		}
+	for _, row := range stack.RowsOf(w.t, w.db, stack.Explain+statement) {
+		kind, key = kind+row["type"], key+row["key"]
 	}
-	require.OK(w.t, rows.Err())
 	return kind, key
 }

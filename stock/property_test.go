@@ -51,9 +51,7 @@ func TestGoodsAreNeitherMadeNorLost(t *testing.T) {
 				}
 				err = w.rollback(o, requests...)
 			}
-			if n := mysqlNumber(err); n != 0 {
-				rt.Fatalf("database error %d: %v", n, err)
-			}
+			require.Is(rt, mysqlNumber(err), 0, "database error: %v", err)
 			if after := w.state(); err != nil && after != before {
 				rt.Fatalf("failed with %v and changed\n%s to\n%s", err, before, after)
 			}

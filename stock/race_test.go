@@ -11,6 +11,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -105,9 +106,7 @@ func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
 				request.Items = []stock.Item{item(1, 3), item(2, 4)}
 			}
 			wg.Go(func() {
-				if err := w.rollback(stock.Options{}, request); err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, w.rollback(stock.Options{}, request))
 			})
 		}
 		wg.Wait()
@@ -249,9 +248,7 @@ func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
 	for worker := range workers {
 		wg.Go(func() {
 			for b := range batches {
-				if err := w.rollback(stock.Options{}, requests[worker*batches+b]...); err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, w.rollback(stock.Options{}, requests[worker*batches+b]...))
 			}
 		})
 	}

@@ -27,9 +27,7 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 	for _, match := range sqlBlock.FindAllStringSubmatch(string(readme), -1) {
 		blocks = append(blocks, match[1])
 	}
-	if len(blocks) != 7 {
-		t.Fatalf("%d statements, want 7", len(blocks))
-	}
+	require.Is(t, len(blocks), 7, "statements")
 	insert, look, take, deduct, release, restock, mark := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5],
 		blocks[6]
 	w := newWorld(t)

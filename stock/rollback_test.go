@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -183,9 +184,7 @@ func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 			}
 			err := w.rollback(stock.Options{}, good, test.request, message("done", "again"), test.request)
 			wantBlame(t, err, want)
-			if !strings.Contains(err.Error(), test.contains) {
-				t.Errorf("error %q does not say %q", err, test.contains)
-			}
+			assert.Has(t, err.Error(), test.contains, "error %q does not say", err)
 			w.wantReservations("good", "1×1 reserved, 2×2 reserved")
 			w.wantReservations("two", "1×1 reserved, 2×2 reserved")
 			w.wantAmount(1, 98)

@@ -126,9 +126,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 	}
 	n, err := w.formerlyRollback(before[2], "k")
 	require.OK(t, err)
-	if n != 2 {
-		t.Fatalf("%d rows released before the migration, want 2", n)
-	}
+	require.Is(t, n, 2, "rows released before the migration")
 	w.migrate()
 	after := []string{"former's, released by the former", "former's, released by this one",
 		"this one's, released by the former", "this one's, released by this one"}

@@ -194,17 +194,13 @@ func wantBlame(t *testing.T, err error, want map[int]error) {
 		t.Errorf("requests are not in order of index: %v", blame.Requests)
 	}
 	for _, r := range blame.Requests {
-		if !errors.Is(r.Err, want[r.Index]) {
-			t.Errorf("request %d: %v, want %v", r.Index, r.Err, want[r.Index])
-		}
+		assert.Error(t, r.Err, want[r.Index], "request %d", r.Index)
 		later := errors.Is(r.Err, stock.ErrNoReservation) || errors.Is(r.Err, stock.ErrUnknownSKU) ||
 			errors.Is(r.Err, stock.ErrOverflow)
 		if r.Permanent == later {
 			t.Errorf("request %d: permanent is %v with %v", r.Index, r.Permanent, r.Err)
 		}
-		if !errors.Is(err, want[r.Index]) {
-			t.Errorf("the batch's error does not unwrap to %v", want[r.Index])
-		}
+		assert.Error(t, err, want[r.Index], "the batch's error does not unwrap to")
 	}
 }
 

@@ -194,9 +194,7 @@ func TestATrialShowsTheBugsOfHandlers(t *testing.T) {
 				return consumertest.Answer{Changed: 1}
 			}
 			w := consumertest.New(t, tc.handler, consumertest.Options{Answer: answer})
-			if err := tc.shows(w, w.Deliver(consumertest.Message(tag, "b1", "{}"))); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, tc.shows(w, w.Deliver(consumertest.Message(tag, "b1", "{}"))))
 		})
 	}
 }
@@ -260,9 +258,7 @@ func TestWhatIsGivenBackComesAgain(t *testing.T) {
 		}
 		return free(ctx, tx, m)
 	}), consumertest.Options{Config: consumer.Config{GiveBackAfter: time.Nanosecond}})
-	if e := w.Deliver(consumertest.Message(tag, "b1", "{}")); e.Outcome != consumer.Abandoned {
-		t.Fatalf("it ended as %v, want that it is given back", e)
-	}
+	require.Is(t, w.Deliver(consumertest.Message(tag, "b1", "{}")).Outcome, consumer.Abandoned, "it ended as")
 	if ends := w.Advance(time.Minute); len(ends) != 1 || ends[0].Outcome != consumer.Abandoned {
 		t.Errorf("a minute later %v, want that it is given back again", ends)
 	}
@@ -341,9 +337,7 @@ func TestTheOutboxHasWhatIsCommitted(t *testing.T) {
 		t.Errorf("the outbox (-want +got):\n%s", diff)
 	}
 	e := w.Deliver(consumertest.Message("third", "b1", "another"))
-	if err := says(e, consumer.Retried, outbox.ErrConflict.Error()); err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, says(e, consumer.Retried, outbox.ErrConflict.Error()))
 }
 
 // An Outbox is a transaction for who puts, and says what Put would say: a conflict, and that Cancel was in time.
@@ -361,9 +355,7 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 	}
 	changed := m
 	changed.Body = []byte("[]")
-	if err := outbox.Put(ctx, &o, changed); !errors.Is(err, outbox.ErrConflict) {
-		t.Errorf("another body: %v, want %v", err, outbox.ErrConflict)
-	}
+	assert.Error(t, outbox.Put(ctx, &o, changed), outbox.ErrConflict, "another body")
 	for _, inTime := range []bool{true, false} {
 		if got, err := outbox.Cancel(ctx, &o, m.Tag, m.Key); err != nil || got != inTime {
 			t.Errorf("Cancel = %v, %v, want %v", got, err, inTime)

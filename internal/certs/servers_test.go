@@ -43,10 +43,7 @@ func newWorld(t *testing.T) *world {
 	w.server = w.trusted.Issue(serverCertificate())
 	w.servers = stack.OwnEncrypted(t, stack.Encryption{Pair: w.server, ClientsCA: w.trusted.File, ClientsNeeded: true})
 	dsn := w.servers.MySQL.Database(t)
-	admin, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{MaxOpen: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{MaxOpen: 1}))(t)
 	for _, statement := range []string{
 		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO 'x509'@'%'",
 	} {
@@ -155,9 +152,7 @@ func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
 		}
 		for _, want := range append(says, p.name+" at "+p.server.TLSAddr()) {
 			want = strings.ReplaceAll(want, "SETTING", p.setting)
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s, %s: %v\nwant: %s", p.name, name, err, want)
-			}
+			assert.Has(t, err.Error(), want, "%s, %s: %v", p.name, name, err)
 		}
 		if strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s, %s shows the password: %v", p.name, name, err)
@@ -226,9 +221,7 @@ func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
 			target := p.with(t, certs.TLS{CA: w.trusted.File, Cert: ours.Cert, Key: ours.Key})
 			connect := func() {
 				t.Helper()
-				if err := p.connect(t.Context(), target, nil, store); err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, p.connect(t.Context(), target, nil, store))
 			}
 			connect()
 			w.trusted.Replace(&ours, stack.Certificate{Name: "second"})

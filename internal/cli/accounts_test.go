@@ -87,9 +87,7 @@ func TestTheAccountFilesAreAllThatServersNeed(t *testing.T) {
 		"INSERT INTO shop.stock_reservation (order_sn, sku_id, quantity, status, updated_at)" +
 		" VALUES ('A-1', 1, 2, 1, UTC_TIMESTAMP(6))")
 	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"A-1"}`, "publish", "--key-field", "order_sn")
-	if code != exitDone {
-		t.Fatalf("publish: exit %d\n%s", code, stderr)
-	}
+	require.Is(t, code, exitDone, "publish: exit %s", stderr)
 	s.eventually(12, "SELECT amount FROM shop.stock WHERE sku_id = 1")
 	s.says("exit 0\nno fail \nno warn right = ")
 	policies, err := rabbit.Ctl("list_policies")

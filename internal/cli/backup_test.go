@@ -23,9 +23,7 @@ func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported s
 	t.Helper()
 	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "operations.md")))(t)
 	blocks := strings.Split(string(page), "<!-- in the test: internal/cli/backup_test.go -->\n```sh\n")[1:]
-	if len(blocks) != 5 {
-		t.Fatalf("the page has %d blocks of commands for backup and restore, want 5", len(blocks))
-	}
+	require.Is(t, len(blocks), 5, "the page has blocks of commands for backup and restore")
 	for i := range blocks {
 		blocks[i], _, _ = strings.Cut(blocks[i], "```")
 	}
@@ -165,7 +163,5 @@ func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 	assert.Is(t, s.run("", "migrate", "--status"), exitFailed, "without its queues: exit")
 	ctl(imported)
 	assert.Is(t, s.run("", "migrate", "--status"), exitDone, "after the import: exit %s", s.script.String())
-	if list := ctl("rabbitmqctl list_policies"); !strings.Contains(list, "kept") {
-		t.Errorf("the policy did not come back:\n%s", list)
-	}
+	assert.Has(t, ctl("rabbitmqctl list_policies"), "kept", "the policy did not come back")
 }

@@ -136,9 +136,7 @@ func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
 	s.run("", "migrate")
 	require.OK(t, server.Freeze())
 	defer func() {
-		if err := server.Thaw(); err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, server.Thaw())
 	}()
 	began := time.Now()
 	_, stderr, code := runCLI(t, s.environ, "", "dlq", "list")

@@ -82,10 +82,7 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
 		"ROLLBACKD_LOG_TABLE=letters", "ROLLBACKD_OUTBOX=on")
 	s.quietly("", "migrate")
-	cfg, _, err := config.Load(s.environ)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := require.First(config.Load(s.environ))(t)
 	own := cfg.OwnTables()
 	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND " +
 		"table_type = 'BASE TABLE'"

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -31,9 +31,7 @@ func (s *shell) paste(command string) {
 		stdin, command = words(s.t, printf)[2]+"\n", rest
 	}
 	args := words(s.t, command)
-	if args[0] != "consumer" {
-		s.t.Fatalf("%q is no command of ours", command)
-	}
+	require.Is(s.t, args[0], "consumer", "%q is no command of ours", command)
 	if args[1] == "reconcile" { // which fails because of what other commands mend
 		report, _ := s.reconcileJSON(args[2:]...)
 		fmt.Fprintf(&s.script, "$ %s    # mended: %d of %d\n\n", strings.Join(args, " "), len(report.Findings)-report.Open(),
@@ -158,9 +156,7 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 		operator.ReleasedWithoutSuccess: {"applied-1applied-1"}, operator.SuccessNotReleased: {"applied-2applied-2"},
 		operator.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, operator.NegativeStock: {""},
 	} {
-		if !slices.Equal(found[kind], want) {
-			t.Errorf("%s: %q, want %q", kind, found[kind], want)
-		}
+		assert.Equal(t, found[kind], want, "%s", kind)
 	}
 	// and when what it says is done, nothing is left
 	done := map[string]bool{}

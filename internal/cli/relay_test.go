@@ -123,9 +123,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	for _, want := range []string{"warn   mysql     outbox: the oldest message has been due for 1h",
 		"warn   mysql     parked: 1 ", "warn   mysql     routing key: ",
 		"ok     rabbitmq  exchange: " + broker.Name("stock"), "ok     mysql     rights: all 4"} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("doctor does not say %q: exit %d\n%s", want, code, stdout)
-		}
+		assert.Has(t, stdout, want, "doctor does not say: exit %d", code)
 	}
 	stdout, _, code = runCLI(t, env, "", "outbox", "list", "--key", "cut-0")
 	if code != exitDone || !strings.Contains(stdout, "cut-0") {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given 400 messages without a body that anybody can read and three with a key that another body has, then the log has
@@ -20,9 +22,8 @@ func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 	for i := range 3 {
 		fmt.Fprintf(&in, "{\"order_sn\":\"F-%d\",\"items\":[1]}\n", i)
 	}
-	if code := s.run(in.String(), "publish", "--key-field", "order_sn"); code != exitDone {
-		t.Fatalf("publish: exit %d\n%s", code, s.script.String())
-	}
+	require.Is(t, s.run(in.String(), "publish", "--key-field", "order_sn"), exitDone,
+		"publish: exit %s", s.script.String())
 	stop := s.daemon()
 	s.eventually(many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()

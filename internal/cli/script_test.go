@@ -88,9 +88,7 @@ func played(t *testing.T, name string, more ...string) {
 func (s *shell) quietly(stdin string, args ...string) {
 	s.t.Helper()
 	before := s.script.Len()
-	if code := s.run(stdin, args...); code != exitDone {
-		s.t.Fatalf("exit %d\n%s", code, s.script.String()[before:])
-	}
+	require.Is(s.t, s.run(stdin, args...), exitDone, "exit %s", s.script.String()[before:])
 	s.script.Truncate(before)
 }
 

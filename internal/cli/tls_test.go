@@ -129,12 +129,8 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	}
 	e.showsRenewed("relay")
 	stop()
-	if text := e.succeed("", "log", "explain", "sn-1"); !strings.Contains(text, "success") {
-		t.Errorf("explain says\n%s", text)
-	}
-	if text := e.succeed("", "dlq", "list"); !strings.Contains(text, "malformed") {
-		t.Errorf("the letters are\n%s", text)
-	}
+	assert.Has(t, e.succeed("", "log", "explain", "sn-1"), "success", "explain says")
+	assert.Has(t, e.succeed("", "dlq", "list"), "malformed", "the letters")
 	e.succeed("", "reconcile")
 	e.succeed("", "dlq", "discard", "--key", "bad", "--why", "a test")
 	e.broker.DeclareQueue("old", map[string]any{"x-queue-type": "quorum"})
@@ -167,9 +163,7 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 		text, _ := e.run("", "doctor")
 		text = strings.Join(strings.Fields(text), " ")
 		for _, want := range []string{server + " at ", "ROLLBACKD_" + setting + "_CERT_FILE and _KEY_FILE"} {
-			if !strings.Contains(text, want) {
-				t.Errorf("without %s doctor does not say %q:\n%s", setting, want, text)
-			}
+			assert.Has(t, text, want, "without %s doctor does not say", setting)
 		}
 		e.environ = whole
 	}

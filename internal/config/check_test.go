@@ -93,10 +93,7 @@ func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
 
 func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
 	cfg := load(t, map[string]string{"ROLLBACKD_LOG_TABLE": strings.Repeat("t", 41)})
-	db, _, err := dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{}))(t)
 	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	if _, err := dedup.NewLog(db, cfg.LogOptions()); err != nil {

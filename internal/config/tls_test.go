@@ -32,9 +32,7 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 		"amqps://u:p@a/?heartbeat=5&cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
 		"amqps://u:p@b?cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
 	}
-	if !slices.Equal(cfg.AMQPURLs, want) {
-		t.Errorf("AMQPURLs = %q, want %q", cfg.AMQPURLs, want)
-	}
+	assert.Equal(t, cfg.AMQPURLs, want, "AMQPURLs")
 	assert.Is(t, cfg.MySQLDSN, "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem&tls-sni-servername=db.test",
 		"MySQLDSN")
 	assert.Is(t, cfg.RedisURL, "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem", "RedisURL")

@@ -101,9 +101,7 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	})
 	for _, want := range []string{"replay by anna", "<dt>replayed</dt><dd><b>20</b>", "&lt;script&gt;alert(1)",
 		`tag=&#34;stock.rollback&#34;`, "1,000 a second"} {
-		if !strings.Contains(run.page, want) {
-			t.Errorf("the run's page lacks %q:\n%s", want, run.page)
-		}
+		assert.Has(t, run.page, want, "the run's page lacks")
 	}
 	list := asks(t, first, rita, "/x/y/acts", nil)
 	if strings.Contains(run.page+list.page, "<script>alert") || strings.Contains(run.page+list.page, "<img src=x") ||

@@ -188,9 +188,7 @@ func TestAClassicShopIsBroughtOverAndBack(t *testing.T) {
 		return s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
 	})
 	s.stop(a)
-	if out := s.consumer("move", "--from", s.queue); !strings.Contains(out, "0         moved") {
-		t.Errorf("the last move says %s", out)
-	}
+	assert.Has(t, s.consumer("move", "--from", s.queue), "0         moved", "the last move says")
 	s.broker.Delete(s.queue)
 	orders := s.stopProducing()
 	s.ended(orders)
@@ -281,9 +279,8 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 		t.Error("a script that could not publish says that it has")
 	}
 	s.consumer("migrate")
-	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 500 {
-		t.Fatalf("%d orders are open after a run that published nothing, want all 500", n)
-	}
+	require.Is(t, s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"), 500,
+		"orders are open after a run that published nothing")
 	daemon := s.start()
 	var wg sync.WaitGroup
 	for range 2 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // apiAct is an act as the API has it.
@@ -43,9 +44,7 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	}
 	calls(t, first, rita, http.MethodGet, runs+"/preview?kind=replay&tag=stock.rollback", "").
 		into(t, http.StatusOK, &preview)
-	if preview.Matched != n {
-		t.Fatalf("the preview says %+v", preview)
-	}
+	require.Is(t, preview.Matched, n, "the preview says %+v", preview)
 	body := fmt.Sprintf(`{"kind":"replay","filter":%s,"cut_off":%q,"rate":1000,"max_failures":5}`, preview.Filter,
 		preview.At.Format(time.RFC3339Nano))
 	const key = "one key/of the test"

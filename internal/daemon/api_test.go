@@ -126,9 +126,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 	})
 
 	dead := keysOf(t, p, at+"/letters?tag=stock.rollback", 1000)
-	if len(dead) != n {
-		t.Fatalf("%d letters are listed, want %d", len(dead), n)
-	}
+	require.Is(t, len(dead), n, "letters are listed")
 	everyOnce := func(what string, got, want []string) {
 		t.Helper()
 		if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -42,9 +43,7 @@ func (w *world) classic(queue string) (stop func()) {
 	go func() { ended <- c.run(ctx) }() // joined by stop
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := errors.Join(<-ended, c.sub.Close(), conn.Close()); err != nil {
-			w.t.Errorf("the classic consumer: %v", err)
-		}
+		assert.OK(w.t, errors.Join(<-ended, c.sub.Close(), conn.Close()), "the classic consumer:")
 	})
 	w.t.Cleanup(stop)
 	return stop

@@ -59,9 +59,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	w.eventually("it has failed in the future", func() bool { return w.rows(dedup.Failed) == 1 })
 	setClock(0)
 	const ahead = "SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp > UTC_TIMESTAMP(6) + INTERVAL 30 DAY"
-	if n := w.count(ahead); n != 2 {
-		t.Fatalf("%d rows are ahead of the clock, want 2: the jump was none", n)
-	}
+	require.Is(t, w.count(ahead), 2, "rows are ahead of the clock")
 	assert.Is(t, w.rows(dedup.Success), len(orders), "rows in success are left")
 	is(w, "parked messages of the outbox", w.waiting(), 1)
 	require.OK(t, shop.SeedReserved(t.Context(), w.db, late))

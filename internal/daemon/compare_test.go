@@ -53,9 +53,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		page := asks(t, p, anna, link, nil).page
 		form := url.Values{"token": {field(t, page, "token")}, "of": {field(t, page, "of")}, "n": {field(t, page, "n")},
 			"why": {"purged by mistake"}}
-		if !strings.Contains(page, "rollbackd reconcile --republish") {
-			t.Errorf("the finding does not name its command:\n%s", page)
-		}
+		assert.Has(t, page, "rollbackd reconcile --republish", "the finding does not name its command")
 		if i == 0 {
 			assert.Is(t, asks(t, p, rita, "/x/reconcile/mend", form).status, http.StatusForbidden, "who may look mends: HTTP")
 		}
@@ -69,9 +67,8 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 			return strings.Contains(act.page, `<span class="tag success">done</span>`) &&
 				strings.Contains(act.page, "purged by mistake") && w.rows(dedup.Success) == i+1
 		})
-		if page := asks(t, p, rita, link, nil).page; !strings.Contains(page, "<b>It was mended</b> by anna") {
-			t.Errorf("the finding does not say that it is mended:\n%s", page)
-		}
+		assert.Has(t, asks(t, p, rita, link, nil).page, "<b>It was mended</b> by anna",
+			"the finding does not say that it is mended")
 	}
 	is(w, "acts have mended something",
 		w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = "+

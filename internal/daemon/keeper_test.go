@@ -130,9 +130,7 @@ func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
 	}
 	is(w, "warnings", strings.Count(warned.log.String(), warning), 1)
 	for _, s := range []string{`"key":"letter"`, `"reason":"permanent"`, `"age":"25h`} {
-		if !strings.Contains(warned.log.String(), s) {
-			t.Errorf("the log does not say %s", s)
-		}
+		assert.Has(t, warned.log.String(), s, "the log does not say")
 	}
 }
 

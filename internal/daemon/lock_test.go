@@ -84,10 +84,7 @@ func (w *world) wipeLock() func() int {
 
 func (w *world) wipeZooKeeper() func() int {
 	w.t.Helper()
-	conn, _, err := zk.Connect([]string{w.lockServers[0].Addr()}, 10*time.Second, zk.WithLogInfo(false))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := require.First(zk.Connect([]string{w.lockServers[0].Addr()}, 10*time.Second, zk.WithLogInfo(false)))(w.t)
 	w.t.Cleanup(conn.Close)
 	return func() (wiped int) {
 		nodes, _, err := conn.Children("/rollbackd")

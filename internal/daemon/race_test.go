@@ -23,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -287,9 +288,7 @@ func (r *race) during(run func(context.Context) error) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		r.each(func(g *gate) { g.letGo(true) })
 		cancel()
-		if err := <-ended; err != nil {
-			r.t.Error(err)
-		}
+		assert.OK(r.t, <-ended)
 	})
 	r.t.Cleanup(stop)
 	return stop

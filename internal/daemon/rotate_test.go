@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -46,9 +47,7 @@ func newRotation(w *world, password string) *rotation {
 		w.exec("DROP USER '" + r.user + "'@'%'")
 		r.erlang(`rabbit_auth_backend_internal:delete_user(<<"%s">>, <<"test">>)`, r.user)
 		r.redis("ACL", "DELUSER", r.user)
-		if err := r.admin.Close(); err != nil {
-			w.t.Error(err)
-		}
+		assert.OK(w.t, r.admin.Close())
 	})
 	dir := w.t.TempDir()
 	for _, setting := range []string{"MYSQL_DSN", "REDIS_URL", "AMQP_URL"} {

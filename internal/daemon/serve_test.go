@@ -59,9 +59,7 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 		t.Errorf("the form of a replay: HTTP %d %s", did.status, did.page)
 	}
 	did := calls(t, p, anna, http.MethodPost, "/api/v1/pause", `{"why":"x"}`, "Idempotency-Key", "pause-1")
-	if !strings.Contains(string(did.text), "INSERT command denied") {
-		t.Errorf("a pause by the API: HTTP %d %s", did.status, did.text)
-	}
+	assert.Has(t, string(did.text), "INSERT command denied", "a pause by the API: HTTP %d %s", did.status, did.text)
 	metrics := calls(t, p, "", http.MethodGet, "/metrics", "")
 	if text := string(metrics.text); strings.Contains(text, "rollbackd_leader") ||
 		!strings.Contains(text, "rollbackd_build_info") {
@@ -73,9 +71,8 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 		}
 	}
 	w.stop(p)
-	if !strings.Contains(logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ") {
-		t.Errorf("the log does not say that the queue is gone:\n%s", logs)
-	}
+	assert.Has(t, logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ",
+		"the log does not say that the queue is gone: %s", logs)
 	for _, never := range []string{"elected", "consuming", "waiting for"} {
 		if strings.Contains(logs.String(), never) {
 			t.Errorf("the log says %q:\n%s", never, logs)
@@ -116,21 +113,15 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 	wrong, logs := w.serves()
 	said := func(p *program.Process) string { return string(calls(t, p, rita, http.MethodGet, "/readyz", "").text) }
 	w.eventually("health names the groups", func() bool { return strings.Contains(said(wrong), what+group) })
-	if page := asks(t, wrong, rita, "/", nil).page; !strings.Contains(page, what+group) {
-		t.Errorf("the first page: %s", page)
-	}
+	assert.Has(t, asks(t, wrong, rita, "/", nil).page, what+group, "the first page")
 	if api := calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", ""); !strings.Contains(string(api.text), what) {
 		t.Errorf("the API: %s", api.text)
 	}
-	if !strings.Contains(logs.String(), what+group) {
-		t.Errorf("the log: %s", logs)
-	}
+	assert.Has(t, logs.String(), what+group, "the log: %s", logs)
 	empty, quiet := fresh.serves()
 	for _, p := range []*program.Process{right, empty} {
 		w.eventually("names were looked for", func() bool { return strings.Contains(said(p), `"ready":true`) })
-		if text := said(p); !strings.Contains(text, `"degraded":[]`) {
-			t.Errorf("readyz: %s", text)
-		}
+		assert.Has(t, said(p), `"degraded":[]`, "readyz")
 	}
 	if strings.Contains(quiet.String(), "names that nothing has") {
 		t.Errorf("the log of a new deployment: %s", quiet)

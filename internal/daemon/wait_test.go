@@ -170,9 +170,8 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
 	w.exits(w.start(), 1, 20*time.Second)
-	if !strings.Contains(w.logs.String(), "run: rollbackd migrate") {
-		t.Errorf("it does not advise to run 'rollbackd migrate'; it said:\n%s", w.logs)
-	}
+	assert.Has(t, w.logs.String(), "run: rollbackd migrate",
+		"it does not advise to run 'rollbackd migrate'; it said: %s", w.logs)
 }
 
 // Given stock tables of the last release, when the daemon meets them, then it waits, says what they lack, and charges

@@ -206,9 +206,7 @@ func (w *world) judge(allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
 	report := require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
 	w.t.Log(report.Counters)
-	if err := report.Err(); err != nil {
-		w.t.Error(err)
-	}
+	assert.OK(w.t, report.Err())
 	return report
 }
 
@@ -334,9 +332,7 @@ func (w *world) startProcess(o program.Options) *program.Process {
 	w.t.Helper()
 	p := require.Get(program.Start(o))(w.t)
 	w.t.Cleanup(func() {
-		if err := p.Kill(); err != nil {
-			w.t.Error(err)
-		}
+		assert.OK(w.t, p.Kill())
 	})
 	return p
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/fold"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // lines are what a log has written, one a line of JSON.
@@ -64,14 +65,10 @@ func TestAFloodIsTenLinesAndOneThatCountsAndWhatIsRareStands(t *testing.T) {
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
-		if n := len(out.all(t)); n != 10+3 {
-			t.Fatalf("%d lines while it lasts, want the first 10 and the 3 of the other kind", n)
-		}
+		require.Is(t, len(out.all(t)), 10+3, "lines while it lasts")
 		time.Sleep(fold.Window)
 		all := out.all(t)
-		if len(all) != 14 {
-			t.Fatalf("%d lines, want one more that counts", len(all))
-		}
+		require.Is(t, len(all), 14, "lines")
 		last := all[13]
 		if last["msg"] != "dead-lettered" || last["level"] != "WARN" || last["message"] != "k-10" ||
 			last["err"] != "order 10 is locked" || last[fold.CountKey] != 49_989.0 || last[fold.OverKey] != 1e10 {

@@ -136,9 +136,7 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 			if r.Late != c.late || (err != nil) != (c.want != "") || !strings.Contains(r.NotLast, c.want) {
 				t.Errorf("%v, %d late, %q; want %q", err, r.Late, r.NotLast, c.want)
 			}
-			if notes := fmt.Sprint(r.Notes); !strings.Contains(notes, "the newest time in it, read as "+c.read.String()) {
-				t.Errorf("notes: %v", notes)
-			}
+			assert.Has(t, fmt.Sprint(r.Notes), "the newest time in it, read as "+c.read.String(), "notes")
 			if c.want != "" {
 				assert.Is(t, len(w.doubts()), 1, "unfinished")
 			}

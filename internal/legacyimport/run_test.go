@@ -103,9 +103,7 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 			t.Errorf("%s is %+v, want %+v", key, got, want)
 		}
 	}
-	if row := w.read("retried"); !strings.Contains(row.Remark, "status 2, failed, tried 2 times") {
-		t.Errorf("remark: %s", row.Remark)
-	}
+	assert.Has(t, w.read("retried").Remark, "status 2, failed, tried 2 times", "remark")
 	// what rollbackd has applied itself
 	row := w.read("replayed")
 	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = ?", []byte(row.Key))

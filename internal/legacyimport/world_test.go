@@ -43,10 +43,7 @@ type world struct {
 func newWorld(t testing.TB, create string) *world {
 	t.Helper()
 	w := openWorld(t, stack.MySQL(t))
-	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{}))(t)
 	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
 	if pool, err := db.DB(); err != nil || pool.Close() != nil {
 		t.Fatal("close the pool", err)
@@ -60,10 +57,7 @@ func newWorld(t testing.TB, create string) *world {
 // openWorld is a world as it stands, perhaps seen through a proxy.
 func openWorld(t testing.TB, dsn string) *world {
 	t.Helper()
-	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{}))(t)
 	w := &world{t: t, dsn: dsn}
 	w.db = require.Get(db.DB())(t)
 	t.Cleanup(func() { w.db.Close() })

@@ -47,10 +47,7 @@ var _ locktest.Backend = mysqlBackend{}
 func newMySQLBackend(t *testing.T) mysqlBackend {
 	t.Helper()
 	dsn := stack.MySQL(t)
-	db, _, err := dedup.Open(t.Context(), stack.ForMigrations(t, dsn), dedup.OpenOptions{MaxOpen: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), stack.ForMigrations(t, dsn), dedup.OpenOptions{MaxOpen: 2}))(t)
 	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { _ = pool.Close() })
 	tables := []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}

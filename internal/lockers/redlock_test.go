@@ -144,9 +144,7 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 		for i := range 50 {
 			batch := a.As(fmt.Sprint(name, i))
 			batch.Finds(lock.Mine, "", keys...)
-			if n := other.Mine(keys...); n != 0 {
-				t.Fatalf("%s, batch %d: another worker has %d names too", name, i, n)
-			}
+			require.Is(t, other.Mine(keys...), 0, "%s, batch %d: another worker has names too", name, i)
 			batch.GiveBack(keys...)
 		}
 		if took := time.Since(start); took > 20*time.Second { // a fifth of what waiting for the third would take

@@ -103,10 +103,7 @@ func (b zooKeeperBackend) set(t *testing.T, name lock.Name, value string) {
 
 func (b zooKeeperBackend) admin(t *testing.T) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{b.server.Addr()}, 10*time.Second, zk.WithLogger(nobody{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.First(zk.Connect([]string{b.server.Addr()}, 10*time.Second, zk.WithLogger(nobody{})))(t)
 	t.Cleanup(conn.Close)
 	return conn
 }

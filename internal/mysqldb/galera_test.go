@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -143,9 +144,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	w.exec("UPDATE goods SET n = 7 WHERE id = 1")
 	n := -1
 	wantError(t, "read as it is", asItIs.QueryRow(query).Scan(&n), nil)
-	if n != 0 {
-		t.Fatalf("n = %d on the node, which does not lag", n)
-	}
+	require.Is(t, n, 0, "n on the node, which does not lag")
 
 	type answer struct {
 		n   int

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,9 +46,7 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 	})
 	n := -1
 	wantError(t, "read as it is", asItIs.QueryRow(query).Scan(&n), nil)
-	if n != 0 {
-		t.Fatalf("n = %d on the old primary, which is not cut off", n)
-	}
+	require.Is(t, n, 0, "n on the old primary, which is not cut off")
 	if n, err := read(); err == nil {
 		t.Errorf("the old primary answers %d", n)
 	}

@@ -32,9 +32,7 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 		"sql_mode", "autocommit",
 		"mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only",
 		"mysql DSN: wait_timeout", "net_read_timeout", "collation"} {
-		if !strings.Contains(strings.Join(warnings, "\n"), word) {
-			t.Errorf("no warning of %s in %q", word, warnings)
-		}
+		assert.Has(t, strings.Join(warnings, "\n"), word, "no warning in %q", warnings)
 	}
 	var zone, program string
 	var wait, tableWait, silent, reading, writing int // the other variables are looked at beside a contrary server
@@ -190,9 +188,7 @@ func TestAPoolClosesWhatIsNotConnectedAnyMore(t *testing.T) {
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	pool := poolOf(t, open(t, proxy.Through(w.dsn)))
 	wantError(t, "connect", pool.PingContext(t.Context()), nil)
-	if n := proxy.Cut(); n != 1 {
-		t.Fatalf("%d connections cut, want 1", n)
-	}
+	require.Is(t, proxy.Cut(), 1, "connections cut")
 	wantError(t, "close the pool", pool.Close(), nil)
 }
 

@@ -16,10 +16,7 @@ import (
 
 func TestGaugesTellOfTheLog(t *testing.T) {
 	t.Parallel()
-	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
 	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -83,9 +84,7 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	told := w.order(w.o, "A")
 	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead",
 		"unreadable dead"}
-	if have := keys(told); !slices.Equal(have, want) {
-		t.Errorf("found %q, want %q", have, want)
-	}
+	assert.Equal(t, keys(told), want, "found")
 	if len(told.Reservations) != 3 || len(told.Messages[0].Reservations) != 3 || len(told.Messages[3].Reservations) != 3 ||
 		len(told.Unseen) != 1 {
 		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)

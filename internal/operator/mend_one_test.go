@@ -161,9 +161,7 @@ func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 		{3, true, operator.ErrNoFinding}, {-1, true, operator.ErrNoFinding},
 	} {
 		order, err := w.Order("an act", c.number, c.force)
-		if !errors.Is(err, c.want) {
-			t.Errorf("finding %d, force %v: %v, want %v", c.number, c.force, err, c.want)
-		}
+		assert.Error(t, err, c.want, "finding %d, force %v", c.number, c.force)
 		if c.want == nil && (order.Of != "an act" || order.Number != c.number || order.Force != c.force ||
 			order.Finding.Key != w.Findings[c.number].Key) {
 			t.Errorf("finding %d, force %v: %+v", c.number, c.force, order)

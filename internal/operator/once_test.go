@@ -50,9 +50,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 							t.Error(err)
 						}
 						answer = &operator.Answer{Status: 202, ContentType: "text/plain", Location: "/acts/" + a.ID, Body: []byte(a.ID)}
-						if err := o.Finish(t.Context(), *answer); err != nil {
-							t.Error(err)
-						}
+						assert.OK(t, o.Finish(t.Context(), *answer))
 					}
 					mu.Lock()
 					answers[fmt.Sprintf("%d %s %s %s", answer.Status, answer.ContentType, answer.Location, answer.Body)]++
@@ -67,9 +65,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 		// another body, or another person
 		_, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: key, Hash: sha256.Sum256([]byte("x")),
 			Issued: issued})
-		if !errors.Is(err, operator.ErrOtherRequest) {
-			t.Errorf("%s: another request: %v", name, err)
-		}
+		assert.Error(t, err, operator.ErrOtherRequest, "%s: another request", name)
 		o, answer, err := w.desk.Begin(t.Context(), bert, operator.OnceRequest{Name: key, Hash: hash, Issued: issued})
 		if issued != errors.Is(err, operator.ErrNotIssued) || answer != nil || (o != nil) == issued {
 			t.Errorf("%s: another person: %v, %v, %v", name, o, answer, err)

@@ -3,7 +3,6 @@ package operator_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -43,9 +43,7 @@ func (w *world) story(key string) (e operator.Explanation, steps []string) {
 	w.T.Helper()
 	told, err := w.lookup().OfKey(w.T.Context(), key, "")
 	w.Must(err)
-	if len(told.Messages) != 1 {
-		w.T.Fatalf("%d messages have the key %s", len(told.Messages), key)
-	}
+	require.Is(w.T, len(told.Messages), 1, "messages have the key %s", key)
 	e = operator.Explain(told.Messages[0], operator.Names{Program: "consumer", MaxAttempts: 3})
 	for _, s := range e.Story {
 		steps = append(steps, s.What)
@@ -140,9 +138,7 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 		{Kind: operator.KindOutboxRetry}, {Kind: operator.KindReplay, All: true},
 		{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{State: "odd"}},
 	} {
-		if err := bad.Check("why"); !errors.Is(err, operator.ErrRequest) {
-			t.Errorf("%+v is asked for: %v", bad, err)
-		}
+		assert.Error(t, bad.Check("why"), operator.ErrRequest, "%+v is asked for", bad)
 	}
 	if err := (operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true}).Check(" "); err == nil {
 		t.Error("messages are dropped without a reason")

@@ -2,13 +2,13 @@ package operator_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 )
 
@@ -92,7 +92,5 @@ func found(r operator.Report) (all []string) {
 
 func (w *shop) wantFound(r operator.Report, want ...string) {
 	w.T.Helper()
-	if have := found(r); !slices.Equal(have, want) {
-		w.T.Errorf("found %q, want %q", have, want)
-	}
+	assert.Equal(w.T, found(r), want, "found")
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -127,9 +129,7 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 		}
 	}
 	_, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "No Kind"})
-	if !errors.Is(err, operator.ErrRequest) {
-		t.Errorf("a kind that is none: %v", err)
-	}
+	assert.Error(t, err, operator.ErrRequest, "a kind that is none")
 }
 
 // Given a task that has ended while MySQL is frozen, when its daemon drains, then the daemon does not wait for MySQL
@@ -192,9 +192,7 @@ func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
 		<-begun
 	}
 	late := ask(bert)
-	if len(late.WaitsFor) != len(slow) {
-		t.Fatalf("it waits for %+v, want %d acts", late.WaitsFor, len(slow))
-	}
+	require.Is(t, len(late.WaitsFor), len(slow), "it waits for %+v", late.WaitsFor)
 	for i, h := range late.WaitsFor {
 		if h.ID != slow[i].ID || h.Kind != "slow" || h.Actor != slow[i].Actor || !h.Since.Equal(slow[i].Created) ||
 			h.Owner == "" {

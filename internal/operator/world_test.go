@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 )
 
@@ -255,9 +256,7 @@ func (w *world) child(more ...string) (kill func()) {
 	w.Must(cmd.Start())
 	return func() {
 		w.T.Helper()
-		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-			w.T.Errorf("it had ended by itself: %v", err)
-		}
+		assert.OK(w.T, cmd.Process.Signal(syscall.SIGKILL), "it had ended by itself:")
 		_ = cmd.Wait()
 	}
 }

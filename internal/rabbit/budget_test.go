@@ -78,9 +78,7 @@ func (m taken) work(t *testing.T, s *rabbit.Subscription, n, size int) {
 			t.Fatalf("after %d of %d messages: %v", len(m), n, err)
 		}
 		for _, d := range buf {
-			if len(d.Body) != size {
-				t.Fatalf("%s came with a body of %d bytes, want %d", d.MessageID, len(d.Body), size)
-			}
+			require.Is(t, len(d.Body), size, "%s came with a body bytes", d.MessageID)
 			m[d.MessageID] = max(m[d.MessageID], timesCame(d))
 		}
 		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
@@ -174,9 +172,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 					mine[d.MessageID] = timesCame(d)
 					assert.Is(t, len(d.Body), size, "%s came with a body bytes", d.MessageID)
 				}
-				if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
 			}
 			done <- mine
 		}()

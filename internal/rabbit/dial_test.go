@@ -42,12 +42,8 @@ func TestDialTriesTheNextURL(t *testing.T) {
 			t.Errorf("connected to %s, version %q", c.Where(), c.ServerVersion())
 		}
 		require.OK(t, c.Close())
-		if err := c.Close(); err != nil {
-			t.Errorf("second Close: %v", err)
-		}
-		if !errors.Is(c.Err(), rabbit.ErrClosed) {
-			t.Errorf("Err after Close = %v", c.Err())
-		}
+		assert.OK(t, c.Close(), "second Close:")
+		assert.Error(t, c.Err(), rabbit.ErrClosed, "Err after Close")
 	}
 	cfg.URLs = []string{dead, mute}
 	_, err := rabbit.Dial(t.Context(), cfg)

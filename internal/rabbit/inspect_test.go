@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -57,9 +58,7 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 	if !found[retry].Missing || b.Exists(retry) {
 		t.Errorf("retry queue: %+v; want it missing, and not made", found[retry])
 	}
-	if err := c.MayRead(t.Context(), rabbit.BackstopQueue(topo.Queue)); err != nil {
-		t.Errorf("the backstop may not be read: %v", err)
-	}
+	assert.OK(t, c.MayRead(t.Context(), rabbit.BackstopQueue(topo.Queue)), "the backstop may not be read:")
 	if err := c.MayRead(t.Context(), retry); err == nil {
 		t.Error("a queue that is not there may be read")
 	}

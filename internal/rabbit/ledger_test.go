@@ -28,12 +28,8 @@ func TestLedgerAgreesWithASetOfTags(t *testing.T) {
 			some := slices.Sorted(maps.Keys(open)) // as they are, with one taken out
 			if len(some) > 0 {
 				i := r.IntN(len(some))
-				if n := l.leading(some); n != len(some) {
-					t.Fatalf("%d of all that are open lead, want %d", n, len(some))
-				}
-				if n := l.leading(slices.Delete(some, i, i+1)); n != i {
-					t.Fatalf("%d lead the one that is not among them, want %d", n, i)
-				}
+				require.Is(t, l.leading(some), len(some), "of all that are open lead")
+				require.Is(t, l.leading(slices.Delete(some, i, i+1)), i, "lead the one that is not among them")
 			}
 			tag, multiple := r.Uint64N(last+3), r.IntN(4) == 0
 			n, err := l.settle(tag, multiple)
@@ -42,9 +38,7 @@ func TestLedgerAgreesWithASetOfTags(t *testing.T) {
 			}
 			before := len(open)
 			maps.DeleteFunc(open, func(k uint64, _ bool) bool { return err == nil && (k == tag || multiple && k < tag) })
-			if int(n) != before-len(open) {
-				t.Fatalf("settle %d (multiple %v) settled %d, want %d", tag, multiple, n, before-len(open))
-			}
+			require.Is(t, int(n), before-len(open), "settle %d (multiple %v) settled %d", tag, multiple, n)
 		}
 	}
 }

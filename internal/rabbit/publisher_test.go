@@ -51,9 +51,7 @@ func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	for _, err := range p.Publish(ctx, []rabbit.Publishing{to(q, "1"), to(q, "2")}) {
-		if !errors.Is(err, cause) {
-			t.Errorf("Publish = %v, want the context's cause", err)
-		}
+		assert.Error(t, err, cause, "Publish")
 	}
 }
 
@@ -207,9 +205,7 @@ func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
 	if n := b.Depth(q); n != confirmed || confirmed+refused != 160 {
 		t.Errorf("%d in the queue, %d confirmed, %d refused", n, confirmed, refused)
 	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	assert.OK(t, p.Close(t.Context()), "second Close:")
 }
 
 func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server) {
@@ -256,12 +252,8 @@ func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server)
 		_ = acking.Close()
 	})
 	wg.Wait()
-	if err := sub.Ack(d[0].Tag, false); !errors.Is(err, rabbit.ErrClosed) {
-		t.Errorf("ack after the heartbeat was missed: %v", err)
-	}
-	if err := sub.Cancel(t.Context()); err != nil {
-		t.Errorf("Cancel: %v", err)
-	}
+	assert.Error(t, sub.Ack(d[0].Tag, false), rabbit.ErrClosed, "ack after the heartbeat was missed")
+	assert.OK(t, sub.Cancel(t.Context()), "Cancel:")
 	_ = sub.Close()
 	_ = c.Close()
 	if took := time.Since(start); took > 12*time.Second { // four publishers, each with a dial of its own
@@ -296,9 +288,7 @@ func aMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T, s *stack.Server) {
 		t.Errorf("Publish under a memory alarm: %v", err)
 	}
 	taken := collect(t, sub, arrived)
-	if err := sub.Ack(taken[len(taken)-1].Tag, true); err != nil {
-		t.Errorf("ack on the consuming connection: %v", err)
-	}
+	assert.OK(t, sub.Ack(taken[len(taken)-1].Tag, true), "ack on the consuming connection:")
 	poll.Until(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
 	b.Eval(`rabbit_alarm:clear_alarm({resource_limit, memory, node()})`)
 	publishN(t, p, q, 1)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // content is a whole delivery: the method, a header without properties, and the body in frames of at most so many
@@ -35,9 +37,7 @@ func TestTheBodyOfADeliveryWithoutRoomIsDroppedAndItsNeighboursAreNot(t *testing
 	stream = append(stream, content(3, body('3'), 4000)...)
 	stream = append(stream, content(4, []byte("4"), 1)...)
 	got := deliver(t, stream, 4, l)
-	if len(got) != 4 {
-		t.Fatalf("the client read %d deliveries, want 4", len(got))
-	}
+	require.Is(t, len(got), 4, "the client read deliveries")
 	for i, want := range [][]byte{body('1'), body('2'), nil, []byte("4")} {
 		tag := uint64(i + 1)
 		if got[i].DeliveryTag != tag || !bytes.Equal(got[i].Body, want) || l.take(tag).shed != (want == nil) {

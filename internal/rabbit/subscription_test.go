@@ -170,14 +170,10 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	mustAck(d[1].Tag, false)
 	mustAck(d[3].Tag, false)
 	for _, tag := range []uint64{d[1].Tag, d[3].Tag, 0, d[5].Tag + 1} {
-		if err := s.Ack(tag, false); !errors.Is(err, rabbit.ErrNotOutstanding) {
-			t.Errorf("ack %d: %v, want ErrNotOutstanding", tag, err)
-		}
+		assert.Error(t, s.Ack(tag, false), rabbit.ErrNotOutstanding, "ack %d", tag)
 	}
 	mustAck(d[2].Tag, true) // 1, 2, 3; then 4 is settled as well
-	if err := s.Requeue(d[0].Tag, false); !errors.Is(err, rabbit.ErrNotOutstanding) {
-		t.Errorf("requeue of an acked one: %v", err)
-	}
+	assert.Error(t, s.Requeue(d[0].Tag, false), rabbit.ErrNotOutstanding, "requeue of an acked one")
 	mustAck(d[5].Tag, true)
 	require.OK(t, s.Close())
 	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
@@ -257,9 +253,7 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) {
 		t.Fatalf("Collect on a deleted queue: %v", err)
 	}
-	if err := resting.Rest(within(t), time.Hour); !errors.Is(err, rabbit.ErrConsumerCancelled) {
-		t.Errorf("Rest on a deleted queue: %v", err)
-	}
+	assert.Error(t, resting.Rest(within(t), time.Hour), rabbit.ErrConsumerCancelled, "Rest on a deleted queue")
 	if c.Err() != nil {
 		t.Errorf("the connection is over too: %v", c.Err())
 	}

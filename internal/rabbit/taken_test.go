@@ -125,9 +125,7 @@ func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) 
 	publishN(t, p, topo.Queue, 1)
 	b.Fail(topo.Queue, rabbit.DeliveryLimit+1)
 	collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)
-	if err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo); err != nil {
-		t.Errorf("a quorum queue: %v", err)
-	}
+	assert.OK(t, rabbit.RefuseClassic(t.Context(), config(b.URL), topo), "a quorum queue:")
 }
 
 func TestFlawsOfAMainQueueThatIsTakenAsItIs(t *testing.T) {

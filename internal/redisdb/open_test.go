@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -50,9 +51,7 @@ func TestOpenTakesTheModeFromTheURL(t *testing.T) {
 		if _, cluster := client.(*redis.ClusterClient); cluster != want.cluster {
 			t.Errorf("Open(%s) made a %T", raw, client)
 		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, client.Close())
 	}
 }
 

@@ -194,9 +194,7 @@ func FuzzScanner(f *testing.F) {
 			t.Fatalf("decoded %v, %v, encoding/json %v", decoded, err, all)
 		}
 		want, found := strictjson.At(all, path)
-		if found != (value != nil) {
-			t.Fatalf("found %q, encoding/json %v", value, want)
-		}
+		require.Is(t, found, (value != nil), "found %q, encoding/json %v", value, want)
 		var got any
 		if found && (unmarshal(value, &got) != nil || !reflect.DeepEqual(got, want)) {
 			t.Fatalf("found %q, encoding/json %v", value, want)

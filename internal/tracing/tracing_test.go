@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -41,9 +42,7 @@ func TestTheStandardVariablesSwitchTracesOnAndOff(t *testing.T) {
 			if (p != nil) != c.on || (err != nil) != c.failed {
 				t.Errorf("Open = %v, %v", p, err)
 			}
-			if err := p.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, p.Close())
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -129,9 +130,7 @@ func FuzzReadHeaders(f *testing.F) {
 			again, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, rabbit.Delivery{
 				Message: wire.Copy(d, text, wire.CopyOptions{Identity: id}),
 			})
-			if id.Identity != again.Identity {
-				t.Fatalf("%T: %v became %v", v, id.Identity, again.Identity)
-			}
+			require.Is(t, id.Identity, again.Identity, "%T: became", v)
 		}
 	})
 }

@@ -324,9 +324,7 @@ func TestATableOfAnotherReleaseIsUsedOrRefusedInWords(t *testing.T) {
 				t.Fatalf("the relay says %v", err)
 			}
 			for _, words := range c.words {
-				if !strings.Contains(err.Error(), words) {
-					t.Errorf("the relay says %q, want %q in it", err, words)
-				}
+				assert.Has(t, err.Error(), words, "the relay says %q", err)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -38,9 +39,7 @@ func (w *world) polls(r *relay.Relay, when string, n int) (median time.Duration)
 		keys, err := r.Poll(w.Context())
 		took[i] = time.Since(began)
 		w.must(err)
-		if !slices.Equal(keys, want) {
-			w.Errorf("%s, poll %d found %q, want %q", when, i, keys, want)
-		}
+		assert.Equal(w, keys, want, "%s, poll %d found", when, i)
 		for _, key := range keys {
 			w.exec("DELETE FROM rollbackd_outbox WHERE msg_tag = 'new' AND msg_key = ?", key)
 		}

@@ -78,9 +78,7 @@ func (w *world) relay(cfg relay.Config) (stop func()) {
 		if !stopped {
 			stopped = true
 			cancel()
-			if err := <-ended; err != nil {
-				w.Errorf("the relay ended with %v", err)
-			}
+			assert.OK(w, <-ended, "the relay ended with:")
 		}
 	}
 	w.Cleanup(stop)
@@ -170,9 +168,7 @@ func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
 		var reason string
 		w.must(w.db.QueryRowContext(t.Context(), "SELECT reason FROM rollbackd_outbox WHERE msg_key = ?", key).
 			Scan(&reason))
-		if !strings.Contains(reason, words) {
-			t.Errorf("%s is parked because %q, want %q", key, reason, words)
-		}
+		assert.Has(t, reason, words, "%s is parked because", key)
 	}
 }
 

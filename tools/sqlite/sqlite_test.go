@@ -86,9 +86,7 @@ func TestAHandlersEffectsAreInTheDatabaseOnce(t *testing.T) {
 // Given a booking that is made between two attempts, then the second one is applied.
 func TestAMessageSucceedsOnceItsRowIsThere(t *testing.T) {
 	db, w := seats(t, Seat{"b1", 1})
-	if e := w.Deliver(consumertest.Message("seat.release", "b9", "{}")); e.Outcome != consumer.Retried {
-		t.Fatalf("it ended as %v, want that it is tried again", e)
-	}
+	require.Is(t, w.Deliver(consumertest.Message("seat.release", "b9", "{}")).Outcome, consumer.Retried, "it ended as")
 	require.OK(t, db.Create(&Seat{"b9", 1}).Error)
 	ends := w.Advance(time.Second)
 	if len(ends) != 1 || ends[0].Outcome != consumer.Applied || w.Row("seat.release", "b9").Status != dedup.Success {

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -85,9 +84,7 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	b.HoldLetters(time.Hour)
 	probe()
 	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, time.Second, time.Hour}
-	if !slices.Equal(got, want) {
-		t.Errorf("pauses %v, want %v", got, want)
-	}
+	assert.Equal(t, got, want, "pauses")
 	off := &Breaker{Limit: dedup.LetterLimit{}, Now: time.Now}
 	if off.Note(false, true, messagesFrom(1, 1000)); off.Spaces() {
 		t.Error("it is off, and brakes")

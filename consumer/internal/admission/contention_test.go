@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // saying is a message of which only the body matters.
@@ -62,9 +63,7 @@ func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
 	assert.Is(t, len(deep.values), 1, "nothing names values")
 	for _, it := range all {
 		o.meet([]*saying{it}, time.Second)
-		if len(it.values) != maxNamed {
-			t.Fatalf("a large body names %d values, want %d", len(it.values), maxNamed)
-		}
+		require.Is(t, len(it.values), maxNamed, "a large body names values")
 		if len(o.marks) > maxMarks {
 			t.Fatalf("%d values are marked, want %d at most", len(o.marks), maxMarks)
 		}

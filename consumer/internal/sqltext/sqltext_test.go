@@ -91,10 +91,7 @@ func TestTheGuardReadsWhatEndsATransaction(t *testing.T) {
 // it, whether it ran or failed.
 func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 	t.Parallel()
-	db, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
 	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	const own = "CREATE TABLE own (k INT PRIMARY KEY, v VARCHAR(99)) ENGINE=InnoDB"

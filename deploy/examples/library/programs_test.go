@@ -48,9 +48,7 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		cmd := command(name)
 		require.OK(t, cmd.Start())
 		t.Cleanup(func() {
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("%s ended with %v", name, err)
 			}

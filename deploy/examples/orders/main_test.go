@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -135,9 +135,7 @@ func TestAnOrderIsPaidCancelledOrLeftToItsTimeout(t *testing.T) {
 			}, "SELECT CONCAT(msg_tag, '/', msg_key, IF(due_at > UTC_TIMESTAMP(6) + INTERVAL 29 MINUTE, ' later', '')) "+
 				"FROM rollbackd_outbox ORDER BY msg_tag, msg_key")
 			w.must(err)
-			if want := []string{"order.cancelled/cancelled", "order.timeout/left later"}; !slices.Equal(waiting, want) {
-				t.Errorf("the outbox holds %q, want %q", waiting, want)
-			}
+			assert.Equal(t, waiting, []string{"order.cancelled/cancelled", "order.timeout/left later"}, "the outbox holds")
 			var amount, status int
 			w.must(w.db.QueryRowContext(t.Context(), "SELECT amount FROM stock").Scan(&amount))
 			w.must(w.db.QueryRowContext(t.Context(), "SELECT status FROM stock_reservation WHERE order_sn = 'paid'").

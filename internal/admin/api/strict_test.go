@@ -29,10 +29,7 @@ func TestMain(m *testing.M) { stack.Main(m) }
 // served is an API over a log on a real server, and a count of what it wrote down.
 func served(t *testing.T) (a *API, written func() int) {
 	t.Helper()
-	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
 	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { _ = pool.Close() })
 	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // bigEnv asks for a million letters.
@@ -58,9 +59,7 @@ func (w *world) found(address string) (took []time.Duration, page string) {
 		began := time.Now()
 		status, page := w.get(address)
 		took = append(took, time.Since(began).Round(time.Millisecond))
-		if status != http.StatusOK {
-			w.t.Fatalf("%s: HTTP %d:\n%s", address, status, page)
-		}
+		require.Is(w.t, status, http.StatusOK, "%s: HTTP: %s", address, page)
 		whole := throughAll.FindStringSubmatch(page)
 		if whole == nil {
 			return took, page

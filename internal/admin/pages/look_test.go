@@ -81,8 +81,6 @@ func TestALookChangesNothing(t *testing.T) {
 				t.Errorf("%s from these pages (%s): HTTP %d", path, site, status)
 			}
 		}
-		if after := w.everything(); after != before {
-			t.Fatalf("%s has changed\n%sto\n%s", path, before, after)
-		}
+		require.Is(t, w.everything(), before, "%s has changed to", path)
 	}
 }

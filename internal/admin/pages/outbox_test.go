@@ -23,10 +23,7 @@ import (
 // outbox makes one with two parked messages.
 func (w *world) outbox() {
 	w.t.Helper()
-	db, _, err := dedup.Open(w.t.Context(), w.dsn, dedup.OpenOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	db := require.First(dedup.Open(w.t.Context(), w.dsn, dedup.OpenOptions{}))(w.t)
 	require.OK(w.t, outbox.Migrate(w.t.Context(), db))
 	pool, _ := db.DB() // which was just used
 	_ = pool.Close()
@@ -85,9 +82,7 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 	if err != nil || a.Kind != operator.KindOutboxRetry || a.Actor != "anna" || a.Why != "it is bound again" {
 		t.Errorf("the record says %+v, %v", a, err)
 	}
-	if page := w.ask(looks, first.location, nil).page; !strings.Contains(page, "--key o-1") {
-		t.Errorf("the page of the act: %s", page)
-	}
+	assert.Has(t, w.ask(looks, first.location, nil).page, "--key o-1", "the page of the act")
 }
 
 // Given an outbox where something is parked and something is late, then the overview says so.
@@ -117,9 +112,7 @@ func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 	assert.Is(t, w.ask(looks, "/reconcile/expected", form(looks)).status, http.StatusForbidden,
 		"who may only look asks: HTTP")
 	got := w.ask(acts, "/reconcile/expected", form(acts))
-	if got.status != http.StatusSeeOther {
-		t.Fatalf("HTTP %d:\n%s", got.status, got.page)
-	}
+	require.Is(t, got.status, http.StatusSeeOther, "HTTP: %s", got.page)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { w.desk.Work(ctx); close(ended) }()
@@ -131,9 +124,7 @@ func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 	<-ended
 	page := w.ask(looks, got.location, nil).page
 	for _, text := range []string{"names 2 messages", "has a dead letter", ">A-1<", "permanent: ", "a backup was lost"} {
-		if !strings.Contains(page, text) {
-			t.Errorf("the page of the act lacks %q", text)
-		}
+		assert.Has(t, page, text, "the page of the act lacks")
 	}
 	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img src=x") || t.Failed() {
 		t.Errorf("the page of the act: %s", page)

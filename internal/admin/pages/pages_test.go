@@ -68,12 +68,9 @@ func newWorldWith(
 	t.Helper()
 	t.Parallel()
 	dsn := stack.MySQL(t)
-	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{
+	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{
 		MaxOpen: view.Connections, Statement: view.StatementTime, LockWait: lockWait,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	pool := require.Get(db.DB())(t)
 	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
 		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
@@ -515,9 +512,7 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	w.until("/", "1 message does not move")
 	page := w.until("/", "3 dead letters")
 	for _, want := range []string{"stuck-1", "host/1/2", "ended without a result"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the overview lacks %q", want)
-		}
+		assert.Has(t, page, want, "the overview lacks")
 	}
 }
 
@@ -539,9 +534,7 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 		_, first, _ := strings.Cut(page, `<ul class="needs">`)
 		first, _, _ = strings.Cut(first, "</li>")
 		for _, text := range want {
-			if !strings.Contains(first, text) {
-				t.Errorf("%s: the first need lacks %q:\n%s", why, text, first)
-			}
+			assert.Has(t, first, text, "%s: the first need lacks", why)
 		}
 	}
 }
@@ -666,9 +659,7 @@ func TestEventsEndWithThePages(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp := require.Get(http.DefaultClient.Do(req))(t)
-		if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
-			t.Fatalf("the events are %q", got)
-		}
+		require.Is(t, resp.Header.Get("Content-Type"), "text/event-stream", "the events")
 		return resp
 	}
 	var watched []*http.Response

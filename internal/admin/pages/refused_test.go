@@ -34,9 +34,8 @@ func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 		if a.Kind != operator.KindRefused || a.Actor != "rita" || a.State != operator.Failed {
 			t.Errorf("%+v", a)
 		}
-		if page := w.ask(anna, "/x/acts/"+a.ID, nil).page; !strings.Contains(page, "POST "+paths[len(paths)-1-i]) {
-			t.Errorf("the page of the act does not say what was asked for:\n%s", page)
-		}
+		assert.Has(t, w.ask(anna, "/x/acts/"+a.ID, nil).page, "POST "+paths[len(paths)-1-i],
+			"the page of the act does not say what was asked for")
 	}
 	// Who has no right at all is nobody who could be named.
 	assert.Is(t, w.ask("no token of ours", "/x/pause", url.Values{}).status, http.StatusUnauthorized, "a stranger: HTTP")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -34,9 +35,7 @@ func serve(t *testing.T, o Options) (addr string) {
 	go func() { served <- s.Serve(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, <-served)
 	})
 	return s.Addr()
 }
@@ -110,9 +109,7 @@ func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
 	if _, err := Ask(ctx, addr, ""); !errors.Is(err, ErrSilent) { // nothing ever accepts
 		t.Errorf("a frozen listener: %v", err)
 	}
-	if err := Alive(t.Context(), addr, 200*time.Millisecond); !errors.Is(err, ErrSilent) {
-		t.Errorf("a probe of it: %v", err)
-	}
+	assert.Error(t, Alive(t.Context(), addr, 200*time.Millisecond), ErrSilent, "a probe of it")
 	require.OK(t, l.Close())
 	_, port, _ := net.SplitHostPort(addr)
 	for _, form := range []string{addr, ":" + port, "0.0.0.0:" + port, "[::]:" + port} {

@@ -129,9 +129,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 		t.Errorf("%d connections from one address are open, want %d at most", n, mostOpen/2)
 	}
 	require.Get(io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
-	if err := healthy(); err != nil {
-		t.Errorf("who came from another address lost his connection: %v", err)
-	}
+	assert.OK(t, healthy(), "who came from another address lost his connection:")
 	for from := range 3 { // so many that all places are taken
 		for range 150 {
 			all[0] = append(all[0], b.connect(fmt.Sprint("127.0.0.", 4+from), halves[1]))

@@ -370,9 +370,7 @@ func TestWhatIsGuardedAnswersBelowTheBasePath(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		if got := strings.TrimSpace(w.Body.String()); !strings.Contains(got, want) {
-			t.Errorf("%s: HTTP %d %s, want %s", path, w.Code, got, want)
-		}
+		assert.Has(t, strings.TrimSpace(w.Body.String()), want, "%s: HTTP %d", path, w.Code)
 	}
 }
 

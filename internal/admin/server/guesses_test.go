@@ -128,9 +128,7 @@ func TestAForgottenProgramLocksNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guarded(t, nil, io.Discard)
 		for range 10 * wrongOfAll {
-			if w := with(g, "10.0.0.1:1", "the-one-of-last-year"); w.Code != http.StatusUnauthorized {
-				t.Fatalf("the program: HTTP %d", w.Code)
-			}
+			require.Is(t, with(g, "10.0.0.1:1", "the-one-of-last-year").Code, http.StatusUnauthorized, "the program: HTTP")
 		}
 		assert.Is(t, with(g, "10.0.0.1:1", "the-one").Code, http.StatusOK, "another one from there: HTTP")
 	})

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -136,9 +135,7 @@ func TestTheLastHourIsKept(t *testing.T) {
 		t.Errorf("%d samples, the first at %v", len(r.samples), r.samples[0].At.Sub(began))
 	}
 	for i, s := range r.samples {
-		if (s.total != nil) != (i == sampled-1) {
-			t.Fatalf("sample %d keeps what only the last one needs", i)
-		}
+		require.Is(t, (s.total != nil), (i == sampled-1), "sample %d keeps what only the last one needs", i)
 	}
 	if span := r.samples[sampled-1].At.Sub(r.samples[0].At); span > time.Hour || span < time.Hour-sampleEvery {
 		t.Errorf("they span %v", span)
@@ -159,9 +156,7 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 	}
 	check := func(when string, want []Trouble) {
 		t.Helper()
-		if !slices.Equal(r.troubles, want) {
-			t.Errorf("%s: %+v, want %+v", when, r.troubles, want)
-		}
+		assert.Equal(t, r.troubles, want, "%s", when)
 	}
 	check("after the first one is over", want)
 	r.watch(server.Readiness{Waiting: []string{"mysql: gone again"}}, at(9))

@@ -2,9 +2,9 @@ package main
 
 import (
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -20,8 +20,6 @@ func TestTheCommandsOfTheHeldDemoFindItsDaemon(t *testing.T) {
 		"export ROLLBACKD_HTTP_ADDR='127.0.0.1:4711'\n",
 		`export ROLLBACKD_MYSQL_DSN='root:it'\''s@tcp(127.0.0.1:1)/shop'` + "\n",
 	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the file lacks %q:\n%s", want, text)
-		}
+		assert.Has(t, string(text), want, "the file lacks: %s", text)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -229,18 +230,14 @@ func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
 	default:
 	}
 	require.OK(t, server.Thaw())
-	if err := <-ended; err != nil {
-		t.Errorf("the good one: %v", err)
-	}
+	assert.OK(t, <-ended, "the good one:")
 	if err := <-ended; !strings.Contains(errorText(err), "Error 1146") {
 		t.Errorf("the bad one: %v, want that there is no such table", err)
 	}
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	if err := good.Await(stopped, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("when stopped: %v", err)
-	}
+	assert.Error(t, good.Await(stopped, o), context.Canceled, "when stopped")
 }
 
 func writer(told func()) io.Writer { return writerFunc(told) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -141,19 +142,14 @@ func TestDoneMeansThatNothingWasChanged(t *testing.T) {
 		t.Errorf("blamed: %v", by)
 	}
 	w.exec("UPDATE tb_order SET state = 'closed'")
-	if err := w.handle(h, messages(`{"to":"closed"}`)...); err != nil {
-		t.Errorf("with nothing to do: %v", err)
-	}
+	assert.OK(t, w.handle(h, messages(`{"to":"closed"}`)...), "with nothing to do:")
 }
 
 // Rows that are found and stay as they are were not changed, whatever the DSN says.
 func TestRowsAreChangedRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, orders)
-	db, _, err := mysqldb.Open(t.Context(), w.dsn+"?clientFoundRows=true", mysqldb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := require.First(mysqldb.Open(t.Context(), w.dsn+"?clientFoundRows=true", mysqldb.Options{}))(t)
 	pool := require.Get(db.DB())(t)
 	defer pool.Close()
 	w.db = db

@@ -52,9 +52,7 @@ INSERT INTO goods VALUES (1, 'old'), (2, 'new'), (3, 'old')`)
 	if len(by) != 1 || by[1] == nil {
 		t.Errorf("blamed: %v, want message 1 alone", by)
 	}
-	if err := w.handle(h, messages(`{"id":1}`, `{"id":3}`)...); err != nil {
-		t.Errorf("the others: %v", err)
-	}
+	assert.OK(t, w.handle(h, messages(`{"id":1}`, `{"id":3}`)...), "the others:")
 }
 
 // Only where joined statements must mean the same are they joined.

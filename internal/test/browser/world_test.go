@@ -53,10 +53,7 @@ func newWorld(t *testing.T) *world {
 		"ROLLBACKD_ADMIN_TOKENS_FILE=" + tokens,
 	}
 	require.Get(program.Run(t.Context(), program.Shared(t), env, "migrate"))(t)
-	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{}))(t)
 	w.db = require.Get(handle.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
 	daemon, err := program.Start(program.Options{Path: program.Shared(t), Args: []string{"run"}, Env: env, Log: w.logs})

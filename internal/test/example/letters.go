@@ -35,9 +35,7 @@ func (s *Servers) Dead(queue string, keys ...string) {
 		}
 	}
 	s.run(ctx, queue, consumer.Each(refuse), ended)
-	if n := left.Load(); n != 0 {
-		s.t.Fatalf("%d of %d messages are not dead after %v", n, len(keys), patience)
-	}
+	require.Is(s.t, left.Load(), 0, "of %d messages are not dead after %v", len(keys), patience)
 }
 
 // Consume runs a consumer of the queue that applies everything, until stop is called. It returns when that consumes: a

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -74,16 +74,14 @@ func New(t testing.TB) *World {
 	w.Declare()
 	w.Publisher = rabbit.NewPublisher(rabbit.Config{URLs: []string{w.Broker.URL}, Name: "test"})
 	t.Cleanup(func() { _ = w.Publisher.Close(context.WithoutCancel(t.Context())) })
-	var err error
-	w.sources, err = wire.ParseKeySources(KeyFrom)
-	w.Must(err)
+	w.sources = require.Get(wire.ParseKeySources(KeyFrom))(t)
 	return w
 }
 
 // Must ends the test after an error.
 func (w *World) Must(errs ...error) {
 	w.T.Helper()
-	require.OK(w.T, errors.Join(errs...))
+	require.OK(w.T, errs...)
 }
 
 // Declare makes the queues, or those that are gone.
@@ -94,15 +92,13 @@ func (w *World) Declare() {
 	}
 	w.Broker.Track(topology.Queues()...)
 	w.Broker.TrackExchanges(topology.Exchange)
-	_, err := rabbit.Declare(w.T.Context(), w.Dial(), topology)
-	w.Must(err)
+	require.Get(rabbit.Declare(w.T.Context(), w.Dial(), topology))(w.T)
 }
 
 // Dial makes a connection of the test's own.
 func (w *World) Dial() *rabbit.Conn {
 	w.T.Helper()
-	conn, err := rabbit.Dial(w.T.Context(), rabbit.Config{URLs: []string{w.Broker.URL}, Name: "test"})
-	w.Must(err)
+	conn := require.Get(rabbit.Dial(w.T.Context(), rabbit.Config{URLs: []string{w.Broker.URL}, Name: "test"}))(w.T)
 	w.T.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -110,10 +106,8 @@ func (w *World) Dial() *rabbit.Conn {
 // Hold makes somebody else hold the next letters of the dead-letter queue.
 func (w *World) Hold(n int) {
 	w.T.Helper()
-	other, err := w.Dial().Consume(w.T.Context(), rabbit.DeadQueue(w.Queue), "other", n)
-	w.Must(err)
-	_, err = other.Collect(w.T.Context(), n, time.Second, nil)
-	w.Must(err)
+	other := require.Get(w.Dial().Consume(w.T.Context(), rabbit.DeadQueue(w.Queue), "other", n))(w.T)
+	require.Get(other.Collect(w.T.Context(), n, time.Second, nil))(w.T)
 }
 
 // Quick makes a pool that waits for nothing long.
@@ -124,10 +118,8 @@ var Quick = dedup.OpenOptions{
 // Open makes a pool.
 func (w *World) Open(dsn string, o dedup.OpenOptions) (*gorm.DB, *sql.DB) {
 	w.T.Helper()
-	db, _, err := dedup.Open(w.T.Context(), dsn, o)
-	w.Must(err)
-	pool, err := db.DB()
-	w.Must(err)
+	db := require.First(dedup.Open(w.T.Context(), dsn, o))(w.T)
+	pool := require.Get(db.DB())(w.T)
 	w.T.Cleanup(func() { _ = pool.Close() })
 	return db, pool
 }
@@ -140,9 +132,7 @@ func LogOptions() dedup.LogOptions {
 // Log is the log over a pool.
 func (w *World) Log(db *gorm.DB) *dedup.Log {
 	w.T.Helper()
-	l, err := dedup.NewLog(db, LogOptions())
-	w.Must(err)
-	return l
+	return require.Get(dedup.NewLog(db, LogOptions()))(w.T)
 }
 
 // Options are those of letters over a log.
@@ -228,17 +218,13 @@ func (w *World) Row(key string) dedup.Row { w.T.Helper(); return w.RowOf(Identit
 // RowOf is the row of an identity.
 func (w *World) RowOf(id dedup.Identity) dedup.Row {
 	w.T.Helper()
-	row, err := w.Records.Read(w.T.Context(), id)
-	w.Must(err)
-	return row
+	return require.Get(w.Records.Read(w.T.Context(), id))(w.T)
 }
 
 // Exec runs one statement.
 func (w *World) Exec(query string, args ...any) {
 	w.T.Helper()
-	if _, err := w.Pool.ExecContext(w.T.Context(), query, args...); err != nil {
-		w.T.Fatalf("%s: %v", query, err)
-	}
+	require.Get(w.Pool.ExecContext(w.T.Context(), query, args...))(w.T)
 }
 
 // Number is the one that a query answers.
@@ -272,17 +258,11 @@ func (w *World) Consume(handler consumer.Handler, change ...func(*consumer.Confi
 	for _, f := range change {
 		f(&cfg)
 	}
-	c, err := consumer.New(cfg, handler, consumer.Options{DB: db})
-	w.Must(err)
+	c := require.Get(consumer.New(cfg, handler, consumer.Options{DB: db}))(w.T)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.T.Context()))
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	w.T.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			w.T.Errorf("Run = %v, want a clean drain", err)
-		}
-	})
+	w.T.Cleanup(func() { stop(); assert.OK(w.T, <-done, "Run:") })
 	w.Eventually("the engine consumes", func() (string, bool) { // else a replay finds nobody
 		s := c.State()
 		return fmt.Sprintf("%+v", s), s.Consuming

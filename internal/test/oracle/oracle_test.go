@@ -38,10 +38,7 @@ const (
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t)}
-	handle, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	handle := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
 	w.db = require.Get(handle.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
 	require.OK(t, dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{
@@ -141,9 +138,7 @@ func TestOracleIsContentWithAPerfectRun(t *testing.T) {
 	w := newWorld(t)
 	for range 2 { // looking changes nothing
 		report := w.check(oracle.Allowance{})
-		if err := report.Err(); err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, report.Err())
 		want := oracle.Counters{Attempt: 3, Acknowledged: 3, Applied: 1, DeadLettered: 1, DuplicatesAbsorbed: 1}
 		assert.Is(t, report.Counters, want, "counters")
 	}
@@ -155,9 +150,7 @@ func TestANamelessMessageIsKnownByItsBody(t *testing.T) {
 	w.row("x", "odd", 3, 0, "unidentified")
 	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "x", "odd", wire.CopyOptions{Reason: dedup.ReasonUnidentified})
 	report := w.check(oracle.Allowance{})
-	if err := report.Err(); err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, report.Err())
 	want := oracle.Counters{Attempt: 4, Acknowledged: 4, Applied: 1, DeadLettered: 2, DuplicatesAbsorbed: 1}
 	assert.Is(t, report.Counters, want, "counters")
 }
@@ -299,9 +292,7 @@ func TestOracleCountsWhatIsNoFault(t *testing.T) {
 	w.row("arrived", "r", 1, 1, "")
 
 	report := w.check(oracle.Allowance{Queued: true})
-	if err := report.Err(); err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, report.Err())
 	want := oracle.Counters{
 		Attempt: 6, Acknowledged: 4, Applied: 2, DeadLettered: 1, Queued: 1, DuplicatesAbsorbed: 1, Recovered: 1, Stale: 1,
 	}

@@ -47,9 +47,7 @@ func startReceiver(t *testing.T) *receiver {
 	got := require.Get(factory.CreateTraces(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, r.sink))(t)
 	require.OK(t, got.Start(t.Context(), componenttest.NewNopHost()))
 	t.Cleanup(func() {
-		if err := got.Shutdown(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, got.Shutdown(context.WithoutCancel(t.Context())))
 	})
 	return r
 }

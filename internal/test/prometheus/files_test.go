@@ -45,9 +45,7 @@ func TestPromtoolRunsTheUnitTestsOfTheAlerts(t *testing.T) {
 	promtool(t, "test", "rules", unitTests)
 	text := read(t, unitTests)
 	for _, alert := range alertNames(t) {
-		if !strings.Contains(text, "alertname: "+alert+"\n") {
-			t.Errorf("%s has no unit test of %s", unitTests, alert)
-		}
+		assert.Has(t, text, "alertname: "+alert+"\n", "%s has no unit test of %s", unitTests, alert)
 	}
 }
 

@@ -2,7 +2,10 @@
 // live here.
 package require
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Test is what ends: a [testing.TB], or a run of a property.
 type Test interface {
@@ -26,3 +29,14 @@ func Get[T any](v T, err error) func(Test) T {
 		return v
 	}
 }
+
+// Is ends the test unless got is want; what says of what, and may have verbs of Printf for args.
+func Is[T comparable](t Test, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Fatal(fmt.Sprintf(what, args...)+":", got, "want", want)
+	}
+}
+
+// First is Get for what also returns something that nobody asks for.
+func First[T, U any](v T, _ U, err error) func(Test) T { return Get(v, err) }

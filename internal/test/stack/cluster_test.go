@@ -2,11 +2,11 @@ package stack
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -22,9 +22,7 @@ func TestNodesFormACluster(t *testing.T) {
 	}
 	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRabbitMQ}, RabbitMQNodes: 3}))(t)
 	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, s.Stop())
 	})
 	if len(s.Nodes) != 3 || s.Nodes[0] != s.RabbitMQ {
 		t.Fatalf("%d nodes, want 3, the first of them Stack.RabbitMQ", len(s.Nodes))
@@ -35,9 +33,7 @@ func TestNodesFormACluster(t *testing.T) {
 	members := first.Eval(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"q">>)), maps:get(nodes, ` +
 		`amqqueue:get_type_state(Q))`)
 	for _, node := range s.Nodes {
-		if !strings.Contains(members, node.NodeName()) {
-			t.Errorf("the queue's members are %s, want %s among them", members, node.NodeName())
-		}
+		assert.Has(t, members, node.NodeName(), "the queue's members")
 	}
 	require.OK(t, s.Nodes[0].Kill())
 	poll.Until(t, "the message being had from another node", func() bool {

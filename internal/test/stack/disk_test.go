@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
@@ -41,15 +43,11 @@ func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
 
 	s.FreeDisk()
 
-	if err := insert(); err != nil {
-		t.Errorf("INSERT on a disk that is free again: %v", err)
-	}
+	assert.OK(t, insert(), "INSERT on a disk that is free again:")
 
 	// One that died of it is started again, with its disk.
 	s.FillDisk()
 	s.Kill()
 	s.FreeDisk()
-	if err := insert(); err != nil {
-		t.Errorf("INSERT after a death on a full disk: %v", err)
-	}
+	assert.OK(t, insert(), "INSERT after a death on a full disk:")
 }

@@ -25,9 +25,7 @@ func TestStopLeavesNoProcessAndNoFile(t *testing.T) {
 		t.Errorf("%d processes run in the stack's folder, want at least 4", n)
 	}
 
-	if err := s.Stop(); err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, s.Stop())
 
 	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, s.dir)) == 0 })
 	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -163,9 +164,7 @@ func NewApart(t testing.TB) *Apart {
 	err := must.Catch(func() {
 		a.network = newNetwork(t.Context(), sp, t.TempDir(), 1, func(end func() error) {
 			t.Cleanup(func() {
-				if err := end(); err != nil {
-					t.Errorf("end the network: %v", err)
-				}
+				assert.OK(t, end(), "end the network:")
 			})
 		})
 	})

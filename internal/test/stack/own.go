@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -143,9 +144,7 @@ func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) *Stack {
 // program, clock or disk as they say, the test is skipped.
 func Own(t testing.TB, o Options) *Server {
 	t.Helper()
-	if len(o.Only) != 1 {
-		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
-	}
+	require.Is(t, len(o.Only), 1, "stack.Own: Options.Only names kinds")
 	return ownStack(t, o).server(o.Only[0])
 }
 
@@ -174,9 +173,7 @@ func ownStack(t testing.TB, o Options) *Stack {
 
 func stopWith(t testing.TB, s *Stack) {
 	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("stop the test's own servers: %v", err)
-		}
+		assert.OK(t, s.Stop(), "stop the test's own servers:")
 	})
 }
 

@@ -2,10 +2,11 @@ package stack
 
 import (
 	"context"
-	"errors"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestFrozenRedisDoesNotAnswerUntilThawed(t *testing.T) {
@@ -15,13 +16,9 @@ func TestFrozenRedisDoesNotAnswerUntilThawed(t *testing.T) {
 	s.Freeze()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := pingRedis(ctx, s.Addr()); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("ping of a frozen redis = %v, want a timeout", err)
-	}
+	assert.Error(t, pingRedis(ctx, s.Addr()), os.ErrDeadlineExceeded, "ping of a frozen redis")
 	s.Thaw()
-	if err := pingRedis(t.Context(), s.Addr()); err != nil {
-		t.Errorf("ping of a thawed redis = %v", err)
-	}
+	assert.OK(t, pingRedis(t.Context(), s.Addr()), "ping of a thawed redis:")
 
 	// A frozen server is killed and stopped all the same.
 	s.Freeze()

@@ -28,7 +28,7 @@ func (s *Server) WholeReads(t testing.TB, dsn string, tables ...string) (reads [
 	defer db.Close()
 	statements := statementsOver(t, db, tables)
 	for _, text := range statements {
-		for _, plan := range rowsOf(t, db, Explain+text) {
+		for _, plan := range RowsOf(t, db, Explain+text) {
 			table := plan["table"]
 			whole := plan["type"] == "ALL" || plan["type"] == "index" && strings.Contains(text, " WHERE ")
 			if derived := strings.HasPrefix(table, "<"); whole && !derived && table != "rollbackd_meta" { // of few rows
@@ -46,7 +46,7 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 	t.Helper()
 	ours := regexp.MustCompile(`\b(` + strings.Join(tables, "|") + ")\\b")
 	var seen []string
-	for _, row := range rowsOf(t, db, "SELECT argument FROM mysql.general_log WHERE command_type IN "+
+	for _, row := range RowsOf(t, db, "SELECT argument FROM mysql.general_log WHERE command_type IN "+
 		"('Query', 'Execute') ORDER BY event_time") {
 		text := row["argument"]
 		shape := literals.ReplaceAllString(text, "?")
@@ -59,11 +59,11 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 	return all
 }
 
-// rowsOf are the rows that a query finds, each by the names of its columns.
-func rowsOf(t testing.TB, db *sql.DB, query string) (all []map[string]string) {
+// RowsOf are the rows that a query finds, each by the names of its columns.
+func RowsOf(t testing.TB, db *sql.DB, query string, args ...any) (all []map[string]string) {
 	t.Helper()
 	err := must.Catch(func() {
-		rows, err := db.QueryContext(t.Context(), query)
+		rows, err := db.QueryContext(t.Context(), query, args...)
 		must.OK(err)
 		defer rows.Close()
 		columns := must.Get(rows.Columns())

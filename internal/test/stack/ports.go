@@ -58,8 +58,7 @@ func listen() (*net.TCPListener, error) {
 // kernel chooses for ":0" would not do: it is one of those that outgoing connections get, and is soon taken by one.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	ports := require.Get(freePorts(1))(t)
-	return loopback(ports[0])
+	return loopback(require.Get(freePorts(1))(t)[0])
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
