@@ -65,8 +65,7 @@ func TestALetterIsTooOldForWhatWasPruned(t *testing.T) {
 	w.MoveBack(70 * time.Hour)
 	require.Is(t, w.replay(all, deadletter.ReplayOptions{DryRun: true}).Stale, 1, "before")
 	// log prune --older-than 24h
-	_, err := w.Records.Prune(t.Context(), dedup.PruneOptions{Group: group, OlderThan: 24 * time.Hour})
-	w.Must(err)
+	require.Get(w.Records.Prune(t.Context(), dedup.PruneOptions{Group: group, OlderThan: 24 * time.Hour}))(w.T)
 	res := w.replay(all, deadletter.ReplayOptions{})
 	if res.Replayed != 0 {
 		t.Error("a message that had its effect was published again under a new row, without force")

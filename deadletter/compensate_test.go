@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -100,8 +101,7 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	tx, err := w.Pool.BeginTx(t.Context(), nil)
 	w.Must(err)
 	defer tx.Rollback() // it has changed nothing
-	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE")
-	w.Must(err)
+	require.Get(tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE"))(w.T)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	w.dsn = proxy.Through(w.dsn) + "?readTimeout=50s"
 	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
@@ -120,7 +120,5 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 
 func (w *world) replayDue(after time.Duration) deadletter.Result {
 	w.T.Helper()
-	res, _, err := w.letters().ReplayDue(w.T.Context(), deadletter.CompensateOptions{After: after})
-	w.Must(err)
-	return res
+	return require.First(w.letters().ReplayDue(w.T.Context(), deadletter.CompensateOptions{After: after}))(w.T)
 }

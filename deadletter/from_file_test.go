@@ -22,12 +22,10 @@ import (
 func (w *world) export() (text string, lines map[string]deadletter.Line) {
 	w.T.Helper()
 	var out bytes.Buffer
-	n, err := w.letters().Export(w.T.Context(), deadletter.Filter{}, &out)
-	w.Must(err)
+	n := require.Get(w.letters().Export(w.T.Context(), deadletter.Filter{}, &out))(w.T)
 	lines = map[string]deadletter.Line{}
 	for text := range strings.Lines(out.String()) {
-		ln, err := deadletter.ParseLine([]byte(text))
-		w.Must(err)
+		ln := require.Get(deadletter.ParseLine([]byte(text)))(w.T)
 		lines[ln.Key] = ln
 	}
 	require.Is(w.T, len(lines), n, "lines letters")
@@ -65,8 +63,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 		entry(id, d), "permanent", "no such order"))
 	_, lines := w.export()
 	ln := lines["k"]
-	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
-	w.Must(err)
+	m := require.Get(wire.Exported(ln.Properties, ln.Headers, ln.Body))(w.T)
 	info := wire.ReadCopy(m.Headers)
 	if ln.Reason != "permanent" || ln.Tag != tag || string(ln.Body) != `{"a":1}` || ln.BodyCut || ln.HeadersCut ||
 		m.Headers["x-tenant"] != "north" || m.Headers["x-count"] != int64(7) || m.MessageID != "k" ||
@@ -263,8 +260,7 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 	_, lines := w.export()
 	cured.Store(true)
 	ln := lines["k"]
-	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
-	w.Must(err)
+	m := require.Get(wire.Exported(ln.Properties, ln.Headers, ln.Body))(w.T)
 	w.Must(w.Publisher.Publish(t.Context(), []rabbit.Publishing{{Key: w.Queue, Message: m.Message}})[0])
 	w.wantEffects(1)
 	w.wantStatus(dedup.Success, 2, 1)

@@ -14,8 +14,7 @@ import (
 func (w *world) taken(key string, body, properties []byte) {
 	w.T.Helper()
 	id := identity(key)
-	at, _, err := w.Records.Waypoint(w.T.Context(), "taken:"+key, "run")
-	w.Must(err)
+	at := require.First(w.Records.Waypoint(w.T.Context(), "taken:"+key, "run"))(w.T)
 	require.Get(w.Records.TakeOver(w.T.Context(), at, nil, []dedup.Taken{{
 		Entry: dedup.Entry{Identity: id, Body: body, Properties: properties}, Status: dedup.Dead, Origin: key,
 		From: absent(id),

@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -67,8 +68,7 @@ func (w *world) compensate(o deadletter.CompensateOptions) (stop func()) {
 // bookmarked makes everything so far old news.
 func (w *world) bookmarked() {
 	w.T.Helper()
-	_, err := w.Records.Bookmark(w.T.Context(), group)
-	w.Must(err)
+	require.Get(w.Records.Bookmark(w.T.Context(), group))(w.T)
 }
 
 func (w *world) wantTold(l *listener, want ...string) {
@@ -125,9 +125,8 @@ func TestALetterThatIsDeadNoMoreIsNotToldAndOneThatDiedAgainIs(t *testing.T) {
 	w.dead(dedup.ReasonExhausted, "replayed", "dies again", "stays")
 	for _, key := range []string{"replayed", "dies again"} {
 		row := w.Row(key)
-		_, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
-			dedup.ReplayNote{By: "me", Token: key})
-		w.Must(err)
+		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: "me", Token: key}))(w.T)
 	}
 	again := w.Row("dies again")
 	w.Must(w.Records.Dead(t.Context(), again, dedup.Entry{Identity: again.Identity}, "crashed", "again"))
@@ -170,12 +169,11 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	defer tx.Rollback() // after the commit there is nothing to roll back
 	d := message("late", "{}")
 	e := entry(w.Identify(d), d)
-	_, err = tx.ExecContext(t.Context(),
+	require.Get(tx.ExecContext(t.Context(),
 		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
 			consumer_timestamp, created_at, dead_at)
 		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag,
-		e.Key)
-	w.Must(err)
+		e.Key))(w.T)
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, "+
 		"attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
 		e.Group, e.Tag, e.Key)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
@@ -16,8 +17,7 @@ func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
 	w.Exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
 	w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
 	w.MoveBack(2 * time.Second)
-	now, err := w.Records.Now(t.Context())
-	w.Must(err)
+	now := require.Get(w.Records.Now(t.Context()))(w.T)
 	set := deadletter.Set{Filter: deadletter.Filter{Fingerprint: deadletter.Fingerprint("no such order")}, CutOff: now,
 		Name: "count"}
 	for _, tc := range []struct {
@@ -49,9 +49,7 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 	claimed := func(w *world) dedup.Claim {
 		replayed(w)
 		d := message("k", "{}")
-		claim, err := w.Records.Claim(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "host/1/1/k")
-		w.Must(err)
-		return claim
+		return require.Get(w.Records.Claim(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "host/1/1/k"))(w.T)
 	}
 	for name, tc := range map[string]struct {
 		given   func(w *world)

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -18,8 +19,7 @@ func (w *world) survey(o deadletter.SurveyOptions) (all []deadletter.Surveyed, r
 	w.T.Helper()
 	o.By = "ann"
 	o.Each = func(s deadletter.Surveyed) error { all = append(all, s); return nil }
-	res, err := w.letters().Survey(w.T.Context(), o)
-	w.Must(err)
+	res = require.Get(w.letters().Survey(w.T.Context(), o))(w.T)
 	return all, res
 }
 

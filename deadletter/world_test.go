@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -51,8 +52,7 @@ func (w *world) letters() *deadletter.Letters {
 	db, _ := w.Open(w.dsn, letters.Quick)
 	o := letters.Options(w.Log(db), w.amqpURL, w.Queue)
 	o.KeyFrom, o.MaxReplays = w.keyFrom, w.most
-	l, err := deadletter.New(o)
-	w.Must(err)
+	l := require.Get(deadletter.New(o))(w.T)
 	if w.hook != nil {
 		l.Hook(w.hook)
 	}

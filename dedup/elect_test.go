@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -57,9 +58,7 @@ func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
 
 func (c *candidate) leader() int64 {
 	c.w.t.Helper()
-	id, err := c.w.log.Leader(c.w.t.Context(), "g")
-	wantError(c.w.t, "Leader", err, nil)
-	return id
+	return require.Get(c.w.log.Leader(c.w.t.Context(), "g"))(c.w.t)
 }
 
 // waits wants that somebody asks for the lock in vain.
@@ -177,14 +176,12 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	conn, err := w.pool.Conn(t.Context())
-	wantError(t, "connection", err, nil)
+	conn := require.Get(w.pool.Conn(t.Context()))(t)
 	defer conn.Close()
 	name := func(table, group string) string {
 		l := *w.log
 		l.o.Table = table
-		n, err := l.leadName(t.Context(), conn, group)
-		wantError(t, "name", err, nil)
+		n := require.Get(l.leadName(t.Context(), conn, group))(t)
 		if len(n) > 64 {
 			t.Errorf("%q has %d characters, the server takes 64", n, len(n))
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // life is one identity going its way, each call with the row as the one before left it.
@@ -298,8 +299,7 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	e := entryOf(k)
 	e.MessageID, e.Body = strings.Repeat("m", 300), bytes.Repeat([]byte("b"), MaxBody+1)
 	e.Properties = bytes.Repeat([]byte("p"), MaxProperties+1)
-	c, err := w.log.Claim(ctx, absent(k), e, strings.Repeat("o", MaxOwner))
-	wantError(t, "claim", err, nil)
+	c := require.Get(w.log.Claim(ctx, absent(k), e, strings.Repeat("o", MaxOwner)))(t)
 	row := w.fail(c, strings.Repeat("é😀", 900)+"\xff")
 	got := w.read(k)
 	if n := []rune(got.Remark); got.Remark != row.Remark || len(n) != MaxRemark || n[len(n)-1] != '…' {

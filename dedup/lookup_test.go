@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -111,14 +112,12 @@ func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 	defer plain.Close()
 	plain.SetMaxOpenConns(1)
 	for _, text := range []string{"SET time_zone = '+05:00'", "SET timestamp = UNIX_TIMESTAMP('2031-02-03 04:05:06.5')"} {
-		_, err := plain.Exec(text)
-		wantError(t, text, err, nil)
+		require.Get(plain.Exec(text))(t)
 	}
 	other := *w.log
 	other.db = plain
 	k := key("k")
-	_, err = other.Claim(t.Context(), absent(k), entryOf(k), "a")
-	wantError(t, "claim", err, nil)
+	require.Get(other.Claim(t.Context(), absent(k), entryOf(k), "a"))(t)
 	want := time.Date(2031, 2, 2, 23, 5, 6, 500_000_000, time.UTC)
 	for _, l := range []*Log{w.log, &other} {
 		row, err := l.Read(t.Context(), k)

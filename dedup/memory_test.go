@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Every state, version, age and action, in memory and on the real database: both answer the same and leave the same
@@ -59,9 +60,7 @@ func TestTheMemoryDoesWhatTheDatabaseDoes(t *testing.T) {
 
 func rowsOfAll(w *world, keys []Identity) map[Identity]Row {
 	w.t.Helper()
-	rows, err := w.log.ReadAll(w.t.Context(), keys)
-	wantError(w.t, "read the rows", err, nil)
-	return rows
+	return require.Get(w.log.ReadAll(w.t.Context(), keys))(w.t)
 }
 
 // Given effects whose transaction is not committed, or which are taken back in it, then the log knows nothing of them.
@@ -96,8 +95,7 @@ func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
 	wantError(t, "a log in memory", err, nil)
 	w := &world{t: t, log: log, memory: memory}
 	k := key("waits")
-	_, err = first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}}))
-	wantError(t, "fail", err, nil)
+	require.Get(first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
 	for _, want := range []error{ErrLost, nil} {
 		now = now.Add(5 * time.Minute)
 		row := w.read(k)

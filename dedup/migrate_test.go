@@ -116,22 +116,18 @@ func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
 	for _, table := range []string{"consumer_log", "rollbackd_schema"} {
 		t.Run(table, func(t *testing.T) {
 			w := newWorld(t)
-			id, err := w.log.SchemaID(t.Context())
-			wantError(t, "id", err, nil)
+			id := require.Get(w.log.SchemaID(t.Context()))(t)
 			// as after a process that was killed between its steps and their notes in the version table
 			w.exec("DELETE FROM rollbackd_schema")
 			w.exec("DROP VIEW consumer_log_readable")
-			conn, err := w.pool.Conn(t.Context())
-			wantError(t, "connection", err, nil)
+			conn := require.Get(w.pool.Conn(t.Context()))(t)
 			defer conn.Close()
-			_, err = conn.ExecContext(t.Context(), "LOCK TABLES "+table+" WRITE")
-			wantError(t, "lock", err, nil)
+			require.Get(conn.ExecContext(t.Context(), "LOCK TABLES "+table+" WRITE"))(t)
 			waited := 0
-			err = Migrate(t.Context(), openWith(t, w.dsn, OpenOptions{LockWait: time.Second}),
+			err := Migrate(t.Context(), openWith(t, w.dsn, OpenOptions{LockWait: time.Second}),
 				MigrateOptions{Table: "consumer_log", Waiting: func(err error) {
 					if waited++; waited == 2 {
-						_, err := conn.ExecContext(t.Context(), "UNLOCK TABLES")
-						wantError(t, "unlock", err, nil)
+						require.Get(conn.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
 					}
 				}})
 			wantError(t, "migrate", err, nil)
@@ -150,8 +146,7 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 	const table = "a_second_log"
 	wantError(t, "check", CheckSchema(t.Context(), w.db, table), ErrSchema)
 	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: table}), nil)
-	second, err := NewLog(w.db, LogOptions{table, testLease, w.log.o.Delays, testMax})
-	wantError(t, "new log", err, nil)
+	second := require.Get(NewLog(w.db, LogOptions{table, testLease, w.log.o.Delays, testMax}))(t)
 	k := key("k")
 	w.claim(absent(k), "a")
 	if _, err := second.Claim(t.Context(), absent(k), entryOf(k), "b"); err != nil {
@@ -180,8 +175,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.put(aged("t", 2000, Success, 0)...)
-	conn, err := w.pool.Conn(t.Context())
-	wantError(t, "connection", err, nil)
+	conn := require.Get(w.pool.Conn(t.Context()))(t)
 	defer conn.Close()
 	var id int64
 	require.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
@@ -313,11 +307,9 @@ func TestASetWithoutANameOfItsOwnIsRefused(t *testing.T) {
 }
 
 func TestEveryMigrationSaysWhoCanStillWorkWithIt(t *testing.T) {
-	sets, err := setsOf(withSeats())
-	wantError(t, "sets", err, nil)
+	sets := require.Get(setsOf(withSeats()))(t)
 	for _, set := range sets {
-		steps, err := set.steps()
-		wantError(t, set.name, err, nil)
+		steps := require.Get(set.steps())(t)
 		for i, s := range steps {
 			if s.version != int64(i+1) || s.oldest < 1 || s.oldest > s.version {
 				t.Errorf("%s: step %d is %+v", set.name, i+1, s)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -65,8 +66,7 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 
 	// when it is only counted, then nothing goes
 	all := w.number("SELECT COUNT(*) FROM consumer_log")
-	before, err := w.log.CountPrunable(t.Context(), monthOld)
-	wantError(t, "CountPrunable", err, nil)
+	before := require.Get(w.log.CountPrunable(t.Context(), monthOld))(t)
 	if diff := cmp.Diff(want, counts(before)); diff != "" || w.number("SELECT COUNT(*) FROM consumer_log") != all {
 		t.Errorf("counted, or deleted (-want +got):\n%s", diff)
 	}
@@ -75,8 +75,7 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	var progress []int
 	o := monthOld
 	o.Progress = func(rows int) { progress = append(progress, rows) }
-	pruned, err := w.log.Prune(t.Context(), o)
-	wantError(t, "Prune", err, nil)
+	pruned := require.Get(w.log.Prune(t.Context(), o))(t)
 	if diff := cmp.Diff(before, pruned); diff != "" {
 		t.Errorf("pruned (-counted +pruned):\n%s", diff)
 	}
@@ -109,8 +108,7 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.put(aged("t", 3, Discarded, month+time.Hour)...)
 	w.tell("TRUE")
-	before, err := w.log.pruneBefore(t.Context(), monthOld)
-	wantError(t, "pruneBefore", err, nil)
+	before := require.Get(w.log.pruneBefore(t.Context(), monthOld))(t)
 	p := pruner{w.log, monthOld, before, Pruned{Status: Discarded}}
 	page, err := p.page(t.Context(), nil)
 	if err != nil || len(page) != 3 {
@@ -141,8 +139,7 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 	tx, err := w.pool.BeginTx(t.Context(), nil)
 	wantError(t, "begin", err, nil)
 	defer tx.Rollback()
-	_, err = tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(rows[7].Identity)...)
-	wantError(t, "lock", err, nil)
+	require.Get(tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(rows[7].Identity)...))(t)
 	done := make(chan error, 1)
 	go func() {
 		_, err := cleaner.log.Prune(t.Context(), monthOld)
@@ -154,8 +151,7 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 				"'DELETE log%'") > 0)
 		})
 	}
-	_, err = tx.Exec("SELECT 1 FROM consumer_log")
-	wantError(t, "the worker's statement", err, nil)
+	require.Get(tx.Exec("SELECT 1 FROM consumer_log"))(t)
 	wantError(t, "the worker's end", tx.Rollback(), nil)
 	wantError(t, "Prune", <-done, nil)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows are left")
@@ -190,8 +186,7 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 		})
 	}
 	cleaner := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{LockWait: time.Second}))
-	_, err := cleaner.log.Prune(t.Context(), monthOld)
-	wantError(t, "Prune", err, nil)
+	require.Get(cleaner.log.Prune(t.Context(), monthOld))(t)
 	stop()
 	wg.Wait()
 	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 " +

@@ -35,8 +35,7 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	huge.Identity.Key = quotes(MaxKey, 1)
 	w.dead(Death{Entry: huge, Reason: "malformed", Cause: cause})
 	huge.Identity.Key = quotes(MaxKey, 2)
-	c, err := w.log.Claim(t.Context(), absent(huge.Identity), huge, "owner")
-	wantError(t, "claim", err, nil)
+	c := require.Get(w.log.Claim(t.Context(), absent(huge.Identity), huge, "owner"))(t)
 	w.fail(c, cause)
 
 	var letters []Death
@@ -52,8 +51,7 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	}
 	w.dead(letters...)
 	wantError(t, "many successes", w.insertSuccess(entries...), nil)
-	rows, err := w.log.LookUp(t.Context(), keys)
-	wantError(t, "look up", err, nil)
+	rows := require.Get(w.log.LookUp(t.Context(), keys))(t)
 	for _, k := range keys {
 		require.Is(t, rows[k].Status, Dead, "%v", k)
 	}

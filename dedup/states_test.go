@@ -246,8 +246,7 @@ func (w *world) prepare(all []trial) {
 // told are the events of all identities.
 func (w *world) told() map[Identity][]Event {
 	w.t.Helper()
-	events, err := w.log.EventFeed(w.t.Context(), 0, 1_000_000)
-	wantError(w.t, "read the events", err, nil)
+	events := require.Get(w.log.EventFeed(w.t.Context(), 0, 1_000_000))(w.t)
 	all := map[Identity][]Event{}
 	for _, e := range events {
 		all[e.Identity] = append(all[e.Identity], e)
@@ -400,8 +399,7 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 
 func (w *world) lookUp(keys ...Identity) map[Identity]Row {
 	w.t.Helper()
-	rows := require.Get(w.log.LookUp(w.t.Context(), keys))(w.t)
-	return rows
+	return require.Get(w.log.LookUp(w.t.Context(), keys))(w.t)
 }
 
 // String lists the guards in words.

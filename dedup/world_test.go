@@ -76,8 +76,7 @@ func openWith(t testing.TB, dsn string, o OpenOptions) *gorm.DB {
 
 func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 	t.Helper()
-	pool := require.Get(db.DB())(t)
-	return pool
+	return require.Get(db.DB())(t)
 }
 
 func (w *world) exec(text string, args ...any) {
@@ -104,14 +103,12 @@ func (w *world) older(k Identity, by time.Duration) {
 
 func (w *world) read(k Identity) Row {
 	w.t.Helper()
-	row := require.Get(w.log.Read(w.t.Context(), k))(w.t)
-	return row
+	return require.Get(w.log.Read(w.t.Context(), k))(w.t)
 }
 
 func (w *world) events(k Identity) []Event {
 	w.t.Helper()
-	events := require.Get(w.log.Events(w.t.Context(), k))(w.t)
-	return events
+	return require.Get(w.log.Events(w.t.Context(), k))(w.t)
 }
 
 // story is an identity's events in short: "absent>processing 1/0", by whom and with which error.
@@ -133,14 +130,12 @@ func (w *world) story(k Identity) string {
 
 func (w *world) claim(from Row, owner string) Claim {
 	w.t.Helper()
-	c := require.Get(w.log.Claim(w.t.Context(), from, entryOf(from.Identity), owner))(w.t)
-	return c
+	return require.Get(w.log.Claim(w.t.Context(), from, entryOf(from.Identity), owner))(w.t)
 }
 
 func (w *world) fail(c Claim, cause string) Row {
 	w.t.Helper()
-	row := require.Get(first(w.log.FailAll(w.t.Context(), []Failure{{Claim: c, Cause: cause}})))(w.t)
-	return row
+	return require.Get(first(w.log.FailAll(w.t.Context(), []Failure{{Claim: c, Cause: cause}})))(w.t)
 }
 
 // inTx runs f as the engine does: any error rolls back.

@@ -71,8 +71,7 @@ func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	t.Parallel()
 	w, store := locktest.NewWorld(t, nil), &session{nodes: map[lock.Name]string{}}
 	open := func(policy lock.Policy) locktest.Worker {
-		l, err := lock.Over("the server", store, lock.Options{OnError: policy})
-		w.Must(err)
+		l := require.Get(lock.Over("the server", store, lock.Options{OnError: policy}))(w.T)
 		return w.Of(l, "a")
 	}
 	a, pausing := open(lock.Proceed), open(lock.Pause)

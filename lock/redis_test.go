@@ -87,8 +87,7 @@ func openClient(t *testing.T, url string) redis.UniversalClient {
 
 func openLock(t *testing.T, client redis.UniversalClient, o lock.Options) *lock.Redis {
 	t.Helper()
-	l := require.Get(lock.NewRedis(client, o))(t)
-	return l
+	return require.Get(lock.NewRedis(client, o))(t)
 }
 
 func (b backend) Open(t *testing.T, o lock.Options) lock.Locker {
@@ -232,8 +231,7 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 		acl = append(acl, "~"+k.String())
 	}
 	w.do(acl...)
-	u, err := url.Parse(server.URL())
-	w.Must(err)
+	u := require.Get(url.Parse(server.URL()))(w.T)
 	u.User = url.UserPassword("half", "pw")
 	keys := []string{"held", "forbidden", "done", "free"}
 

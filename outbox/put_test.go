@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -33,8 +34,7 @@ func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			if name == "found rows" { // a producer's pool may count what was found
-				connector, _, err := mysqldb.FoundRowsConnector(w.dsn, o)
-				w.must(err)
+				connector := require.First(mysqldb.FoundRowsConnector(w.dsn, o))(w)
 				w.db = sql.OpenDB(connector)
 				t.Cleanup(func() { _ = w.db.Close() })
 			}
@@ -148,8 +148,7 @@ func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
 
 func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 	w := newWorld(t)
-	conn, err := w.db.Conn(t.Context())
-	w.must(err)
+	conn := require.Get(w.db.Conn(t.Context()))(w)
 	defer conn.Close()
 	for name, pool := range map[string]outbox.Tx{
 		"pool": w.db, "connection": conn, "gorm": w.g.Statement.ConnPool, "nil": nil,
@@ -188,8 +187,7 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 		tx, err := w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 		w.must(err)
 		defer tx.Rollback()
-		_, err = outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i])
-		w.must(err)
+		require.Get(outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i]))(w)
 		txs[i] = tx
 	}
 	began := time.Now()

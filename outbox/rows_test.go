@@ -33,8 +33,7 @@ func (w *world) standing() outbox.Rows {
 		"in hand again": "owner = 'x', tries = 1, failed_at = UTC_TIMESTAMP(6), next_at = next_at + INTERVAL 30 SECOND",
 		"stale":         "owner = 'x', due_at = due_at - INTERVAL 1 HOUR, next_at = due_at",
 	} {
-		_, err := w.db.ExecContext(w.Context(), "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key)
-		w.must(err)
+		require.Get(w.db.ExecContext(w.Context(), "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key))(w)
 	}
 	return outbox.Rows{DB: w.db}
 }
@@ -83,16 +82,14 @@ func TestAPersonSeesEveryRowByItsState(t *testing.T) {
 	} {
 		w.same(fmt.Sprintf("%+v", c.f), w.keys(r, c.f), c.want)
 	}
-	all, err := r.Show(t.Context(), "", "parked")
-	w.must(err)
+	all := require.Get(r.Show(t.Context(), "", "parked"))(w)
 	one := all[1]
 	if string(one.Body) != "other" || one.Size != 5 || one.ContentType != "text/plain" ||
 		string(one.Headers) != `{"a":1}` || one.Reason != "nobody" ||
 		one.Tries != 9 || one.Owner != "x" || !one.NextAt.IsZero() || one.PutAt.IsZero() {
 		t.Errorf("it is shown as %+v", one)
 	}
-	s, err := r.Survey(t.Context())
-	w.must(err)
+	s := require.Get(r.Survey(t.Context()))(w)
 	if s.Waiting != 1 || s.Due != 3 || s.Refused != 2 || s.Parked != 2 || s.More ||
 		s.Lag.Round(time.Minute) != time.Hour || s.OldestParked.Year() != 2020 {
 		t.Errorf("the survey says %+v", s)
@@ -105,16 +102,13 @@ func TestAPersonSeesEveryRowByItsState(t *testing.T) {
 func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T) {
 	w := newWorld(t)
 	r := w.standing()
-	dry, err := r.Retry(t.Context(), outbox.Filter{}, outbox.Change{DryRun: true})
-	w.must(err)
-	done, err := r.Retry(t.Context(), outbox.Filter{}, outbox.Change{})
-	w.must(err)
+	dry := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{DryRun: true}))(w)
+	done := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
 	if done.Changed != 3 || done.Left != 1 || dry.Changed != 3 || dry.Left != 1 {
 		t.Errorf("retried %+v, announced %+v", done, dry)
 	}
 	w.same("still parked", w.keys(r, outbox.Filter{State: outbox.Parked}), []string{})
-	all, err := r.Show(t.Context(), "t", "parked")
-	w.must(err)
+	all := require.Get(r.Show(t.Context(), "t", "parked"))(w)
 	if one := all[0]; one.Owner != "x" || one.Tries != 0 || one.State != outbox.Due || one.Reason != "" ||
 		one.NextAt.After(time.Now().Add(time.Minute)) {
 		t.Errorf("retried, the row is %+v", one)
@@ -127,19 +121,17 @@ func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T
 func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
 	w := newWorld(t)
 	r := w.standing()
-	tx, err := w.db.BeginTx(t.Context(), nil)
-	w.must(err)
+	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
 	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
-	done, err := r.Drop(t.Context(), outbox.Filter{}, outbox.Change{})
-	w.must(err)
+	done := require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
 	if done.Changed != 1 || done.Left != 1 || len(done.Rows) != 1 || done.Rows[0].Reason != "nobody" {
 		t.Errorf("dropped %+v", done)
 	}
 	w.must(tx.Rollback())
 	seen := 0
-	done, err = r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true, Progress: func(n int) { seen = n }})
-	w.must(err)
+	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true,
+		Progress: func(n int) { seen = n }}))(w)
 	w.same("by force", []int{done.Changed, done.Left, seen}, []int{5, 2, 7})
 	w.same("left", w.keys(r, outbox.Filter{}), []string{"t/in hand", "t/in hand again"})
 }
@@ -152,8 +144,7 @@ func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
 	}
 	w.must(w.put(all...))
 	r := outbox.Rows{DB: w.db}
-	done, err := r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true})
-	w.must(err)
+	done := require.Get(r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true}))(w)
 	w.same("dropped, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})
 }
 

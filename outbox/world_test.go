@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -27,19 +28,15 @@ func newWorld(t *testing.T) *world {
 	t.Parallel()
 	w := &world{T: t, dsn: stack.MySQL(t)}
 	w.g = w.open(mysqldb.Options{})
-	var err error
-	w.db, err = w.g.DB()
-	w.must(err)
+	w.db = require.Get(w.g.DB())(w)
 	w.must(outbox.Migrate(t.Context(), w.g))
 	return w
 }
 
 func (w *world) open(o mysqldb.Options) *gorm.DB {
 	w.Helper()
-	g, _, err := mysqldb.Open(w.Context(), w.dsn, o)
-	w.must(err)
-	pool, err := g.DB()
-	w.must(err)
+	g := require.First(mysqldb.Open(w.Context(), w.dsn, o))(w)
+	pool := require.Get(g.DB())(w)
 	w.Cleanup(func() { _ = pool.Close() })
 	return g
 }
@@ -80,9 +77,8 @@ func (w *world) cancel(tag, key string) (inTime bool) {
 // rows are all waiting messages, as tag/key=body.
 func (w *world) rows() (all []string) {
 	w.Helper()
-	rows, err := mysqldb.List(context.WithoutCancel(w.Context()), w.db, func(rows *sql.Rows) (s string, err error) {
+	rows := require.Get(mysqldb.List(context.WithoutCancel(w.Context()), w.db, func(rows *sql.Rows) (s string, err error) {
 		return s, rows.Scan(&s)
-	}, "SELECT CONCAT(msg_tag, '/', msg_key, '=', body) FROM rollbackd_outbox ORDER BY msg_tag, msg_key")
-	w.must(err)
+	}, "SELECT CONCAT(msg_tag, '/', msg_key, '=', body) FROM rollbackd_outbox ORDER BY msg_tag, msg_key"))(w)
 	return rows
 }

@@ -30,8 +30,7 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 		var last stock.Reservation
 		seen, named := 0, 0
 		for {
-			page, err := stock.Reservations(t.Context(), w.g, last, limit)
-			require.OK(t, err)
+			page := require.Get(stock.Reservations(t.Context(), w.g, last, limit))(t)
 			for _, r := range page {
 				if last.OrderSN > r.OrderSN || last.OrderSN == r.OrderSN && last.SKU >= r.SKU {
 					t.Errorf("limit %d: %v after %v", limit, r, last)

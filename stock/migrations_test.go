@@ -53,10 +53,8 @@ func versions(t *testing.T, db *gorm.DB, what string) string {
 
 func openSchema(t *testing.T) *gorm.DB {
 	t.Helper()
-	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	require.OK(t, err)
-	pool, err := db.DB()
-	require.OK(t, err)
+	db := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
+	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { _ = pool.Close() })
 	return db
 }

@@ -70,9 +70,8 @@ func TestGoodsAreNeitherMadeNorLost(t *testing.T) {
 // held sums amount, reserved and deducted by sku.
 func (w *world) held() map[int64]int64 {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), `SELECT s.sku_id, s.amount + COALESCE((SELECT SUM(r.quantity)
-		FROM stock_reservation r WHERE r.sku_id = s.sku_id AND r.status IN (1, 3)), 0) FROM stock s`)
-	require.OK(w.t, err)
+	rows := require.Get(w.db.QueryContext(w.t.Context(), `SELECT s.sku_id, s.amount + COALESCE((SELECT SUM(r.quantity)
+		FROM stock_reservation r WHERE r.sku_id = s.sku_id AND r.status IN (1, 3)), 0) FROM stock s`))(w.t)
 	defer func() { _ = rows.Close() }()
 	held := make(map[int64]int64)
 	for rows.Next() {

@@ -21,8 +21,7 @@ var (
 
 // A service in another language that does what README.md says and this package see each other's work.
 func TestTheDocumentedSQLWorks(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.OK(t, err)
+	readme := require.Get(os.ReadFile("README.md"))(t)
 	var blocks []string
 	for _, match := range sqlBlock.FindAllStringSubmatch(string(readme), -1) {
 		blocks = append(blocks, match[1])

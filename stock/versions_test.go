@@ -101,8 +101,7 @@ func (w *world) formerlyRollback(order, key string) (released int, err error) {
 // formerlyWho is what the last release's explain and reconcile read of an order, as text.
 func (w *world) formerlyWho(order string) string {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), formerWho, order)
-	require.OK(w.t, err)
+	rows := require.Get(w.db.QueryContext(w.t.Context(), formerWho, order))(w.t)
 	var all []string
 	for rows.Next() {
 		var sn, tag, key string
@@ -124,8 +123,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 	for _, order := range before {
 		w.formerlyReserve(order)
 	}
-	n, err := w.formerlyRollback(before[2], "k")
-	require.OK(t, err)
+	n := require.Get(w.formerlyRollback(before[2], "k"))(t)
 	require.Is(t, n, 2, "rows released before the migration")
 	w.migrate()
 	after := []string{"former's, released by the former", "former's, released by this one",
@@ -137,8 +135,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 
 	for _, order := range append(before, after...) {
 		if strings.HasSuffix(order, "by the former") {
-			n, err := w.formerlyRollback(order, "k")
-			require.OK(t, err)
+			n := require.Get(w.formerlyRollback(order, "k"))(t)
 			assert.Is(t, n, 2, "%s: rows released", order)
 		} else {
 			require.OK(t, w.rollback(stock.Options{}, message(order, "k")))

@@ -54,13 +54,11 @@ func newWorld(t *testing.T, skus ...int64) *world {
 // newEmptyWorld has no tables yet.
 func newEmptyWorld(t *testing.T) *world {
 	t.Helper()
-	db, err := sql.Open("mysql", stack.MySQL(t))
-	require.OK(t, err)
+	db := require.Get(sql.Open("mysql", stack.MySQL(t)))(t)
 	t.Cleanup(func() { _ = db.Close() })
-	g, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: db}), &gorm.Config{
+	g := require.Get(gorm.Open(gormmysql.New(gormmysql.Config{Conn: db}), &gorm.Config{
 		SkipDefaultTransaction: true, Logger: logger.Discard,
-	})
-	require.OK(t, err)
+	}))(t)
 	return &world{t: t, db: db, g: g}
 }
 
@@ -113,10 +111,9 @@ func (w *world) amount(sku int64) int64 {
 // reservations are an order's rows as text: sku×quantity status (tag/key), or nothing.
 func (w *world) reservations(order string) string {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(),
+	rows := require.Get(w.db.QueryContext(w.t.Context(),
 		`SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
-		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order)
-	require.OK(w.t, err)
+		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order))(w.t)
 	defer func() { _ = rows.Close() }()
 	var all []string
 	for rows.Next() {
@@ -164,9 +161,8 @@ func (w *world) wantAmount(sku, want int64) {
 func (w *world) audited() int {
 	w.t.Helper()
 	var n, odd int
-	err := w.db.QueryRowContext(w.t.Context(),
-		"SELECT COUNT(*), COALESCE(SUM(was <> 1), 0) FROM audit WHERE is_now = 2").Scan(&n, &odd)
-	require.OK(w.t, err)
+	require.OK(w.t, w.db.QueryRowContext(w.t.Context(),
+		"SELECT COUNT(*), COALESCE(SUM(was <> 1), 0) FROM audit WHERE is_now = 2").Scan(&n, &odd))
 	if odd > 0 {
 		w.t.Errorf("%d rows became released that were not reserved", odd)
 	}

@@ -146,8 +146,7 @@ func (s *classicShop) checkStock() {
 // consumer runs a command to its end, which must be a good one.
 func (s *classicShop) consumer(args ...string) string {
 	s.t.Helper()
-	out := require.Get(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
-	return out
+	return require.Get(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
 }
 
 // Given a shop with tb_stock, trade_mq_consumer_log and a classic queue whose producers never stop, when it is brought

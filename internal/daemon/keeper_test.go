@@ -40,8 +40,7 @@ func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"e
 // leader is the connection of the elected daemon, 0 if there is none.
 func (w *world) leader() int64 {
 	w.t.Helper()
-	id := require.Get(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
-	return id
+	return require.Get(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
 }
 
 // row puts a row into the log whose last transition was so long ago.

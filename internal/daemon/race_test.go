@@ -254,8 +254,7 @@ func newRace(t *testing.T, tl till) *race {
 	}
 	dsn := r.env["MYSQL_DSN"]
 	open := func(dsn string) (*gorm.DB, *sql.DB) {
-		g, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
-		require.OK(t, err)
+		g := require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{}))(t)
 		db := require.Get(g.DB())(t)
 		t.Cleanup(func() { _ = db.Close() })
 		return g, db

@@ -40,8 +40,7 @@ func (s *stockService) answerWith(status int) {
 func startStock(t *testing.T) (s *stockService, settings []string) {
 	t.Helper()
 	dsn := stack.MySQL(t)
-	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20})
-	require.OK(t, err)
+	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20}))(t)
 	pool := require.Get(db.DB())(t)
 	require.OK(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
 	s = &stockService{db: db}

@@ -171,7 +171,7 @@ func (w *world) remember() {
 // putAll commits messages to the outbox.
 func (w *world) putAll(sent ...oracle.Sent) {
 	w.t.Helper()
-	_ = require.Get(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
+	require.Get(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
 		msgs := make([]outbox.Message, len(batch))
 		for i, p := range batch {
 			msgs[i] = outbox.Message{Tag: p.Key, Key: p.MessageID, Body: p.Body}
@@ -368,8 +368,7 @@ func (w *world) exits(p *program.Process, want int, within time.Duration) {
 // metrics are what a daemon counts.
 func (w *world) metrics(p *program.Process) program.Metrics {
 	w.t.Helper()
-	metrics := require.Get(p.Metrics(w.t.Context()))(w.t)
-	return metrics
+	return require.Get(p.Metrics(w.t.Context()))(w.t)
 }
 
 // stop drains daemons, which must then exit with 0.

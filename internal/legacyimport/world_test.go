@@ -150,14 +150,12 @@ func (w *world) fill(n int) {
 
 func (w *world) run() Report {
 	w.t.Helper()
-	r := require.Get(Run(w.t.Context(), w.o))(w.t)
-	return r
+	return require.Get(Run(w.t.Context(), w.o))(w.t)
 }
 
 func (w *world) read(key string) dedup.Row {
 	w.t.Helper()
-	row := require.Get(w.records.Read(w.t.Context(), dedup.Identity{Group: group, Tag: "stock.rollback", Key: key}))(w.t)
-	return row
+	return require.Get(w.records.Read(w.t.Context(), dedup.Identity{Group: group, Tag: "stock.rollback", Key: key}))(w.t)
 }
 
 // want compares the counts of a report; what is not named must be zero.
@@ -179,6 +177,5 @@ func big() int {
 // doubts are what a daemon would be told of the old table.
 func (w *world) doubts() []Doubt {
 	w.t.Helper()
-	d := require.Get(Doubts(w.t.Context(), w.records, w.db, group, time.Minute))(w.t)
-	return d
+	return require.Get(Doubts(w.t.Context(), w.records, w.db, group, time.Minute))(w.t)
 }

@@ -203,14 +203,12 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 			a, keys := w.Worker("a", lock.Options{Timeout: 300 * time.Millisecond}), locktest.Keys(10)
 			a.Runs()
 			a.Find(keys...)
-			_, err = conn.ExecContext(t.Context(), fault.do)
-			w.Must(err)
+			require.Get(conn.ExecContext(t.Context(), fault.do))(w.T)
 			a.GoesOnWithout(keys...)
 			if _, _, cause := a.Up(); cause == nil || !strings.Contains(cause.Error(), fault.want) {
 				t.Errorf("Up says %v, want %q", cause, fault.want)
 			}
-			_, err = conn.ExecContext(t.Context(), fault.undo)
-			w.Must(err)
+			require.Get(conn.ExecContext(t.Context(), fault.undo))(w.T)
 			a.IsAsked()
 		})
 	}

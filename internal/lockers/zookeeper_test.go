@@ -173,11 +173,9 @@ func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 	a.GiveBack("first")
 	w.Must(admin.AddAuth("digest", []byte("somebody:else")))
 	kept, parent := "/rollbackd/"+w.Names("kept")[0].String(), w.Names("parent")[0].String()
-	_, err := admin.Create(kept, nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll))
-	w.Must(err)
+	require.Get(admin.Create(kept, nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll)))(w.T)
 	for _, node := range []string{"", "/below"} {
-		_, err := admin.Create("/rollbackd/"+parent+node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
-		w.Must(err)
+		require.Get(admin.Create("/rollbackd/"+parent+node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll)))(w.T)
 	}
 	for i, h := range a.Find("kept", "free", "parent") {
 		assert.Is(t, h.Hold, []lock.Hold{lock.Foreign, lock.Mine, lock.Foreign}[i], "name %d", i)

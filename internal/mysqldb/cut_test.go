@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -33,15 +34,12 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			pool := poolOf(t, openWith(t, dsn, Options{LockWait: 30 * time.Second}))
 			for _, text := range []string{"CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB",
 				"INSERT INTO x VALUES (1, 0)"} {
-				_, err := pool.ExecContext(t.Context(), text)
-				wantError(t, text, err, nil)
+				require.Get(pool.ExecContext(t.Context(), text))(t)
 			}
-			other, err := pool.Conn(t.Context())
-			wantError(t, "connection", err, nil)
+			other := require.Get(pool.Conn(t.Context()))(t)
 			defer other.Close()
 			for _, text := range []string{tc.lock, tc.then} {
-				_, err := other.ExecContext(t.Context(), text)
-				wantError(t, text, err, nil)
+				require.Get(other.ExecContext(t.Context(), text))(t)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -59,8 +57,7 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			if took < 900*time.Millisecond || seen != tc.want {
 				t.Errorf("%v inside, waited %v; want about 1s, %v", took, seen, tc.want)
 			}
-			waits, err := cut.End(t.Context(), pool)
-			wantError(t, "end", err, nil)
+			waits := require.Get(cut.End(t.Context(), pool))(t)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
 			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)
 			poll.Until(t, "the server has ended it", func() bool {
@@ -69,10 +66,8 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
 				return err == nil && n == 0
 			})
-			_, err = other.ExecContext(t.Context(), "ROLLBACK")
-			wantError(t, "rollback", err, nil)
-			_, err = other.ExecContext(t.Context(), "UNLOCK TABLES")
-			wantError(t, "unlock", err, nil)
+			require.Get(other.ExecContext(t.Context(), "ROLLBACK"))(t)
+			require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
 		})
 	}
 }
@@ -103,8 +98,7 @@ func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
 	pool := poolOf(t, open(t, stack.MySQL(t)))
 	ctx, cancel := context.WithCancel(t.Context())
 	ctx, activity := WithActivity(ctx)
-	tx, err := pool.BeginTx(ctx, nil)
-	wantError(t, "begin", err, nil)
+	tx := require.Get(pool.BeginTx(ctx, nil))(t)
 	if _, err := tx.ExecContext(ctx, "SELECT nonsense"); err == nil {
 		t.Error("nonsense was understood")
 	}

@@ -195,8 +195,7 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	w.exec("CREATE TABLE x (id INT PRIMARY KEY, n INT)")
 	w.exec("INSERT INTO x VALUES (1, 0), (2, 0)")
 	begin := func(first int) *sql.Tx {
-		tx, err := pool.BeginTx(t.Context(), nil)
-		require.OK(t, err)
+		tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 		require.Get(tx.Exec("UPDATE x SET n = n + 1 WHERE id = ?", first))(t)
 		return tx
 	}

@@ -26,11 +26,9 @@ func TestGalera(t *testing.T) {
 // plain opens a pool without any of our settings, on a node of the cluster that has the database of dsn.
 func plain(t *testing.T, dsn string, node *stack.Server) *sql.DB {
 	t.Helper()
-	config, err := mysql.ParseDSN(dsn)
-	wantError(t, "the DSN", err, nil)
+	config := require.Get(mysql.ParseDSN(dsn))(t)
 	config.Addr, config.Logger = node.Addr(), &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(config)
-	wantError(t, "connector", err, nil)
+	connector := require.Get(mysql.NewConnector(config))(t)
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -39,8 +37,7 @@ func plain(t *testing.T, dsn string, node *stack.Server) *sql.DB {
 // on is dsn with a node's address.
 func on(t *testing.T, dsn string, node *stack.Server) string {
 	t.Helper()
-	config, err := mysql.ParseDSN(dsn)
-	wantError(t, "the DSN", err, nil)
+	config := require.Get(mysql.ParseDSN(dsn))(t)
 	config.Addr = node.Addr()
 	return config.FormatDSN()
 }
@@ -61,17 +58,14 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 	w := newWorldOn(t, node.Database(t))
 	admin := plain(t, w.dsn, node)
 	refuse := func(what string) {
-		_, err := admin.ExecContext(context.WithoutCancel(t.Context()), "SET GLOBAL wsrep_reject_queries = "+what)
-		wantError(t, what, err, nil)
+		require.Get(admin.ExecContext(context.WithoutCancel(t.Context()), "SET GLOBAL wsrep_reject_queries = "+what))(t)
 	}
 	tx, err := w.pool.BeginTx(t.Context(), nil)
 	wantError(t, "begin", err, nil)
-	_, err = tx.Exec("UPDATE goods SET n = 1")
-	wantError(t, "update", err, nil)
+	require.Get(tx.Exec("UPDATE goods SET n = 1"))(t)
 	var held []*sql.Conn
 	for range 6 {
-		conn, err := w.pool.Conn(t.Context())
-		wantError(t, "connection", err, nil)
+		conn := require.Get(w.pool.Conn(t.Context()))(t)
 		held = append(held, conn)
 	}
 	for _, conn := range held {
@@ -105,10 +99,8 @@ func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
 	arrived(t, other)
 	tx, err := w.pool.BeginTx(t.Context(), nil)
 	wantError(t, "begin", err, nil)
-	_, err = tx.Exec("UPDATE goods SET n = 1 WHERE id = 1")
-	wantError(t, "update", err, nil)
-	_, err = other.Exec("UPDATE goods SET n = 2 WHERE id = 1")
-	wantError(t, "update on the other node", err, nil)
+	require.Get(tx.Exec("UPDATE goods SET n = 1 WHERE id = 1"))(t)
+	require.Get(other.Exec("UPDATE goods SET n = 2 WHERE id = 1"))(t)
 
 	err = tx.Commit()
 	assert.Is(t, Classify(err), FaultContention, "COMMIT = %v", err)
@@ -130,13 +122,11 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	locker, err := asItIs.Conn(t.Context())
 	wantError(t, "connection", err, nil)
 	defer locker.Close()
-	_, err = locker.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")
-	wantError(t, "lock", err, nil)
+	require.Get(locker.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"))(t)
 	unlocked := false
 	unlock := func() {
 		if !unlocked {
-			_, err := locker.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES")
-			wantError(t, "unlock", err, nil)
+			require.Get(locker.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES"))(t)
 			unlocked = true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -33,9 +34,7 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 			look := func(least time.Duration) []Holder {
 				t.Helper()
 				w.anew()
-				found, err := Holders(t.Context(), ours, least)
-				wantError(t, "Holders", err, nil)
-				return found
+				return require.Get(Holders(t.Context(), ours, least))(t)
 			}
 			if found := look(0); len(found) > 0 {
 				t.Errorf("while nobody waits, %v", found)
@@ -91,8 +90,7 @@ type transaction struct {
 
 func (w *world) begin(pool *sql.DB) *transaction {
 	w.t.Helper()
-	tx, err := pool.BeginTx(context.WithoutCancel(w.t.Context()), nil)
-	wantError(w.t, "begin", err, nil)
+	tx := require.Get(pool.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
 	w.t.Cleanup(func() { _ = tx.Rollback() }) // it may have ended
 	one := &transaction{w: w, tx: tx}
 	wantError(w.t, "its number", tx.QueryRow("SELECT CONNECTION_ID()").Scan(&one.id), nil)
@@ -101,8 +99,7 @@ func (w *world) begin(pool *sql.DB) *transaction {
 
 func (o *transaction) exec(text string) {
 	o.w.t.Helper()
-	_, err := o.tx.Exec(text)
-	wantError(o.w.t, text, err, nil)
+	require.Get(o.tx.Exec(text))(o.w.t)
 }
 
 // later executes it beside the test.

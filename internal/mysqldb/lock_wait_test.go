@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given one connection, when transactions ask for waits of their own, then each has what it asks for, and the others
@@ -29,8 +31,7 @@ func TestATransactionMayBoundItsWaits(t *testing.T) {
 
 func waitsIn(ctx context.Context, t *testing.T, pool *sql.DB) (seconds [2]time.Duration) {
 	t.Helper()
-	tx, err := pool.BeginTx(ctx, nil)
-	wantError(t, "begin", err, nil)
+	tx := require.Get(pool.BeginTx(ctx, nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	var row, table int64
 	wantError(t, "ask", tx.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout").

@@ -69,8 +69,7 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 	for _, text := range []string{"CREATE TABLE x (a INT)", "INSERT INTO x VALUES (1)"} {
 		require.Get(pool.Exec(text))(t)
 	}
-	res, err := pool.Exec("UPDATE x SET a = 1 WHERE a = 1")
-	require.OK(t, err)
+	res := require.Get(pool.Exec("UPDATE x SET a = 1 WHERE a = 1"))(t)
 	if n, err := res.RowsAffected(); n != 0 || err != nil {
 		t.Errorf("%d rows, %v, want none", n, err)
 	}
@@ -99,8 +98,7 @@ func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
 }
 
 func TestOpenDoesNotDial(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.OK(t, err)
+	listener := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
 	require.Get(db.DB())(t)
@@ -159,8 +157,7 @@ func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 		pool := poolOf(t, openWith(t, proxy.Through(w.dsn), Options{Idle: time.Second}))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		wantError(t, "begin", err, nil)
-		_, err = tx.ExecContext(t.Context(), "UPDATE goods SET n = 1")
-		wantError(t, "lock", err, nil)
+		require.Get(tx.ExecContext(t.Context(), "UPDATE goods SET n = 1"))(t)
 		proxy.Hold(true)
 		began := time.Now()
 		w.exec("UPDATE goods SET n = 3")
@@ -176,8 +173,7 @@ func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 		}
 		assert.Is(t, Classify(err), FaultUnavailable, "%s of a session that was ended = %v", what, err)
 		t.Logf("%s: %v", what, err)
-		_, err = pool.ExecContext(t.Context(), "UPDATE goods SET n = 4")
-		wantError(t, "the next statement", err, nil)
+		require.Get(pool.ExecContext(t.Context(), "UPDATE goods SET n = 4"))(t)
 	}
 }
 
@@ -201,8 +197,7 @@ func separator(dsn string) string {
 
 // prepared counts the prepared statements of a session that has run one with an argument.
 func prepared(t *testing.T, pool *sql.DB) (n int) {
-	conn, err := pool.Conn(t.Context())
-	require.OK(t, err)
+	conn := require.Get(pool.Conn(t.Context()))(t)
 	defer conn.Close()
 	require.Get(conn.ExecContext(t.Context(), "DO ?", 1))(t)
 	var name string

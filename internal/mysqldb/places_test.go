@@ -91,8 +91,7 @@ func writePlaces(t *testing.T, from sayer, places map[uint16]place) {
 // A later release has errors that nobody has looked at: the test fails on it, and -update adds them.
 func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	w := newWorld(t)
-	conn, err := w.pool.Conn(t.Context())
-	require.OK(t, err)
+	conn := require.Get(w.pool.Conn(t.Context()))(t)
 	defer conn.Close()
 	var from sayer
 	require.OK(t, conn.Raw(func(raw any) error { from = raw.(*watchedConn).from; return nil }))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a connection whose statement has bytes in it that are no text, when it and others are looked at, then each is
@@ -15,11 +16,9 @@ import (
 func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	busy, err := w.pool.Conn(t.Context())
-	wantError(t, "connect", err, nil)
+	busy := require.Get(w.pool.Conn(t.Context()))(t)
 	defer busy.Close()
-	idle, err := w.pool.Conn(t.Context())
-	wantError(t, "connect", err, nil)
+	idle := require.Get(w.pool.Conn(t.Context()))(t)
 	defer idle.Close()
 	number := func(c *sql.Conn) (id int64) {
 		wantError(t, "ask", c.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id), nil)
@@ -32,15 +31,13 @@ func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
 		_, _ = busy.ExecContext(context.WithoutCancel(t.Context()), "DO SLEEP(600), _binary'\xa3U\xb3'")
 	}()
 	poll.Until(t, "it is at work", func() bool {
-		p, err := ProcessOf(t.Context(), w.pool, at)
-		wantError(t, "look at who works", err, nil)
+		p := require.Get(ProcessOf(t.Context(), w.pool, at))(t)
 		return strings.HasPrefix(p.Statement, "DO SLEEP(600)") && p.State != ""
 	})
 	if p, err := ProcessOf(t.Context(), w.pool, rests); err != nil || p.Statement != "" || p.Host == "" {
 		t.Errorf("who rests is %+v, %v; want a host, and no statement", p, err)
 	}
-	_, err = w.pool.ExecContext(t.Context(), "KILL ?", at)
-	wantError(t, "kill", err, nil)
+	require.Get(w.pool.ExecContext(t.Context(), "KILL ?", at))(t)
 	<-ended
 	poll.Until(t, "it is gone", func() bool {
 		_, err := ProcessOf(t.Context(), w.pool, at)

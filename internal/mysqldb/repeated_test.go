@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -21,8 +22,7 @@ type session struct {
 
 func (w *world) session() *session {
 	w.t.Helper()
-	conn, err := w.pool.Conn(w.t.Context())
-	wantError(w.t, "connection", err, nil)
+	conn := require.Get(w.pool.Conn(w.t.Context()))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return &session{w, conn}
 }
@@ -43,8 +43,7 @@ func (s *session) counts() (all string) {
 	s.t.Helper()
 	for _, name := range []string{"Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"} {
 		var value int
-		err := s.conn.QueryRowContext(s.t.Context(), "SHOW SESSION STATUS LIKE '"+name+"'").Scan(&name, &value)
-		wantError(s.t, name, err, nil)
+		require.OK(s.t, s.conn.QueryRowContext(s.t.Context(), "SHOW SESSION STATUS LIKE '"+name+"'").Scan(&name, &value))
 		all += fmt.Sprint(value, " ")
 	}
 	return strings.TrimSpace(all)
@@ -115,8 +114,7 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 	}
 	other := w.session()
 	for _, text := range []string{"BEGIN", "UPDATE goods SET n = 7"} {
-		_, err := other.conn.ExecContext(t.Context(), text)
-		wantError(t, text, err, nil)
+		require.Get(other.conn.ExecContext(t.Context(), text))(t)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

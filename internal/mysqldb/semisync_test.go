@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -40,8 +41,7 @@ func TestSemiSync(t *testing.T) {
 			return err == nil && state == "Waiting for semi-sync ACK from replica" && (what == "" || command == what)
 		}
 		poll.Until(t, "the statement waiting for a replica", func() bool { return waits("") })
-		_, err = asItIs.Exec(fmt.Sprintf(kill, id))
-		wantError(t, "kill", err, nil)
+		require.Get(asItIs.Exec(fmt.Sprintf(kill, id)))(t)
 		if kill == "KILL %d" {
 			poll.Until(t, "the connection being killed and waiting", func() bool { return waits("Killed") })
 		}

@@ -134,10 +134,9 @@ var left = []struct{ why, names string }{
 // sessionVariables are the names of all that a session may have otherwise than the server.
 func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 	t.Helper()
-	rows, err := pool.QueryContext(t.Context(), "SELECT LOWER(variable_name) FROM "+
+	rows := require.Get(pool.QueryContext(t.Context(), "SELECT LOWER(variable_name) FROM "+
 		"/*M! information_schema.system_variables *//*!80000 performance_schema.variables_metadata */ "+
-		"WHERE variable_scope LIKE 'SESSION%' ORDER BY 1")
-	require.OK(t, err)
+		"WHERE variable_scope LIKE 'SESSION%' ORDER BY 1"))(t)
 	defer rows.Close()
 	for rows.Next() {
 		var name string

@@ -45,8 +45,7 @@ func open(t testing.TB, dsn string) *gorm.DB {
 
 func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
 	t.Helper()
-	db, _, err := Open(t.Context(), dsn, o)
-	require.OK(t, err)
+	db := require.First(Open(t.Context(), dsn, o))(t)
 	pool := poolOf(t, db)
 	t.Cleanup(func() { pool.Close() })
 	return db
@@ -54,9 +53,7 @@ func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
 
 func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 	t.Helper()
-	pool, err := db.DB()
-	require.OK(t, err)
-	return pool
+	return require.Get(db.DB())(t)
 }
 
 func wantError(t testing.TB, what string, err, want error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -15,8 +16,7 @@ import (
 // that was purged, is missed by nobody. While another body has the key, it is.
 func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
 	w := newShop(t)
-	sources, err := wire.ParseKeySources("property:message_id")
-	w.Must(err)
+	sources := require.Get(wire.ParseKeySources("property:message_id"))(w.T)
 	for name, has := range map[string]string{"mended": "{}", "taken": "another"} {
 		d := rabbit.Delivery{Message: rabbit.Message{MessageID: name, Body: []byte("{}")}, Exchange: "stock", RoutingKey: tag}
 		own, err := wire.Identify(group, sources, w.Queue, d)
@@ -25,12 +25,11 @@ func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
 		hash := sha256.Sum256([]byte(has))
 		w.Exec("UPDATE consumer_log SET body_hash = ? WHERE msg_key = ?", hash[:], name)
 		filed, cause := wire.Conflict(own, d.Body)
-		err = errors.Join(w.Records.DeadRows(t.Context(), []dedup.Death{{
+		require.OK(w.T, errors.Join(w.Records.DeadRows(t.Context(), []dedup.Death{{
 			Entry: dedup.Entry{Identity: filed.Identity, BodyHash: own.BodyHash, MessageID: name, Body: d.Body,
 				Properties: wire.MarshalProperties(d)},
 			Reason: "conflict", Cause: cause.Error(),
-		}})...)
-		w.Must(err)
+		}})...))
 	}
 	w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 1 MINUTE, dead_at = dead_at - " +
 		"INTERVAL 1 MINUTE WHERE consumer_status = 3")

@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -59,16 +60,12 @@ func keys(t operator.Told) (all []string) {
 
 func (w *book) order(o operator.Lookup, order string) operator.Told {
 	w.T.Helper()
-	told, err := o.OfOrder(w.T.Context(), order)
-	w.Must(err)
-	return told
+	return require.Get(o.OfOrder(w.T.Context(), order))(w.T)
 }
 
 func (w *book) ofKey(o operator.Lookup, key string) operator.Told {
 	w.T.Helper()
-	told, err := o.OfKey(w.T.Context(), key, "")
-	w.Must(err)
-	return told
+	return require.Get(o.OfKey(w.T.Context(), key, ""))(w.T)
 }
 
 func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {

@@ -18,10 +18,8 @@ import (
 // compare is what a page asks for, as it is read from where it was written down.
 func (w *shop) compare(bounds operator.Bounds) operator.Report {
 	w.T.Helper()
-	report, err := w.options(bounds).Run(w.T.Context())
-	w.Must(err)
-	text, err := json.Marshal(report)
-	w.Must(err)
+	report := require.Get(w.options(bounds).Run(w.T.Context()))(w.T)
+	text := require.Get(json.Marshal(report))(w.T)
 	var read operator.Report
 	w.Must(json.Unmarshal(text, &read))
 	return read
@@ -208,8 +206,7 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	o := w.options(operator.Bounds{})
 	o.By, o.Again = "ann, run 1", true
 	for n := range 2 { // the second process dies there too
-		row, err := w.Records.Read(t.Context(), k)
-		w.Must(err)
+		row := require.Get(w.Records.Read(t.Context(), k))(w.T)
 		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
 			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
 		}))(t)

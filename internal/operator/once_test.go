@@ -82,8 +82,7 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	first, _, err := w.desk.Begin(t.Context(), anna, r)
 	w.Must(err)
 	ask := operator.Request{ID: first.ActID, Kind: operator.KindReplay, Filter: all, CutOff: at}
-	_, err = w.desk.Start(t.Context(), anna, ask)
-	w.Must(err)
+	require.Get(w.desk.Start(t.Context(), anna, ask))(w.T)
 	if _, _, err := w.desk.Begin(t.Context(), anna, r); !errors.Is(err, operator.ErrRunning) {
 		t.Errorf("while its lease lives: %v", err)
 	}
@@ -110,8 +109,7 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 
 func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 	w := newWorld(t)
-	o, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"})
-	w.Must(err)
+	o := require.First(w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}))(w.T)
 	for range 3 {
 		p, err := w.desk.Pause(t.Context(), anna, operator.PauseRequest{ID: o.ActID, Why: "a test", For: time.Minute})
 		if err != nil || p.ID != o.ActID {
@@ -141,8 +139,7 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", "a")
 	run := w.start(operator.Request{Filter: all})
-	_, err := w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, "")
-	w.Must(err)
+	require.Get(w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, ""))(w.T)
 	if _, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}); err != nil {
 		t.Fatal(err)
 	}
@@ -163,9 +160,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 	w := newWorld(t)
 	issue := func() string {
 		t.Helper()
-		token, err := w.desk.Issue(t.Context(), anna)
-		w.Must(err)
-		return token
+		return require.Get(w.desk.Issue(t.Context(), anna))(w.T)
 	}
 	token, other := issue(), issue()
 	if n := w.Number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 || token == other {
@@ -189,8 +184,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 		t.Errorf("on another daemon: %v, %v", o, err)
 	}
 	for name, age := range map[string]time.Duration{"old": operator.OnceKept, "to come": -2 * time.Minute} {
-		stamped, err := w.desk.IssuedBefore(t.Context(), anna, age)
-		w.Must(err)
+		stamped := require.Get(w.desk.IssuedBefore(t.Context(), anna, age))(w.T)
 		if _, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: stamped, Issued: true}); !errors.Is(err,
 			operator.ErrNotIssued) {
 			t.Errorf("a token that is %s: %v", name, err)

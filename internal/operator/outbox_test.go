@@ -32,8 +32,7 @@ func (w *world) outbox() {
 
 func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
 	w.T.Helper()
-	tx, err := w.Pool.BeginTx(ctx, nil)
-	w.Must(err)
+	tx := require.Get(w.Pool.BeginTx(ctx, nil))(w.T)
 	w.Must(outbox.Put(ctx, tx, msgs...))
 	w.Must(tx.Commit())
 }
@@ -41,8 +40,7 @@ func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
 // story is what is told of a message, step by step.
 func (w *world) story(key string) (e operator.Explanation, steps []string) {
 	w.T.Helper()
-	told, err := w.lookup().OfKey(w.T.Context(), key, "")
-	w.Must(err)
+	told := require.Get(w.lookup().OfKey(w.T.Context(), key, ""))(w.T)
 	require.Is(w.T, len(told.Messages), 1, "messages have the key %s", key)
 	e = operator.Explain(told.Messages[0], operator.Names{Program: "consumer", MaxAttempts: 3})
 	for _, s := range e.Story {
@@ -75,9 +73,8 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 		!strings.Contains(e.Means, "outbox") {
 		t.Errorf("before it is sent: %q, %s", steps, e.Means)
 	}
-	r, err := relay.New(relay.Config{DB: w.Pool, AMQPURLs: []string{w.Broker.URL}, Exchange: w.Broker.Name("stock"),
-		RoutingKey: tag})
-	w.Must(err)
+	r := require.Get(relay.New(relay.Config{DB: w.Pool, AMQPURLs: []string{w.Broker.URL}, Exchange: w.Broker.Name("stock"),
+		RoutingKey: tag}))(w.T)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
@@ -159,8 +156,7 @@ func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
 	w.park(2*time.Hour, "old")
 	w.park(time.Minute, "young")
 	w.Must(desk.PruneOutbox(t.Context()))
-	acts, _, err := desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindOutboxDrop})
-	w.Must(err)
+	acts := require.First(desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindOutboxDrop}))(w.T)
 	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
 		t.Errorf("the record says %+v", acts)
 	}
@@ -183,9 +179,8 @@ func TestADaemonPutsWhatNobodyHasSeenIntoTheOutbox(t *testing.T) {
 			"id AS after FROM orders WHERE id > ? ORDER BY id LIMIT ?", Params: []string{"after", "limit"}}
 	})
 	for round, want := range []string{"not_seen 2, put 1", "not_seen 2, outbox 1"} {
-		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: operator.KindExpected, Alone: "all",
-			Detail: operator.ExpectedRequest{Publish: true}})
-		w.Must(err)
+		a := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: operator.KindExpected, Alone: "all",
+			Detail: operator.ExpectedRequest{Publish: true}}))(w.T)
 		a = w.ends(a.ID)
 		var e operator.Expected
 		w.Must(json.Unmarshal(a.Result.Report, &e))

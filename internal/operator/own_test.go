@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a daemon that is free, when a process does something itself, then it is one act with who, a clean why, its
@@ -138,11 +139,9 @@ func TestARecordThatCannotBeWrittenIsNotInTheWay(t *testing.T) {
 	}
 	conn, err := w.Pool.Conn(t.Context())
 	w.Must(err)
-	_, err = conn.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE")
-	w.Must(err)
+	require.Get(conn.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"))(w.T)
 	does()
-	_, err = conn.ExecContext(t.Context(), "UNLOCK TABLES")
-	w.Must(err)
+	require.Get(conn.ExecContext(t.Context(), "UNLOCK TABLES"))(w.T)
 	w.Exec("DROP TABLE consumer_log_act")
 	does()
 	_ = conn.Close()

@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -143,9 +144,8 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	w.reservation("B", 1, 2, "gone too", time.Hour)
 	tx, err := w.Pool.BeginTx(t.Context(), nil)
 	w.Must(err)
-	_, err = tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
-		"rollback_key = NULL WHERE order_sn = 'B'")
-	w.Must(err)
+	require.Get(tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
+		"rollback_key = NULL WHERE order_sn = 'B'"))(w.T)
 	done := make(chan operator.Report)
 	go func() {
 		o := w.options(operator.Bounds{})

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const retention = letters.Retention
@@ -25,9 +26,7 @@ func newShop(t *testing.T) *shop {
 	t.Helper()
 	t.Parallel()
 	w := &shop{World: letters.New(t)}
-	var err error
-	w.letters, err = deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue))
-	w.Must(err)
+	w.letters = require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T)
 	return w
 }
 
@@ -45,9 +44,7 @@ func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
 	if change != nil {
 		change(&o)
 	}
-	r, err := o.Run(w.T.Context())
-	w.Must(err)
-	return r
+	return require.Get(o.Run(w.T.Context()))(w.T)
 }
 
 // dead makes dead messages a minute ago, with their letters or without.

@@ -100,8 +100,7 @@ func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 5)...)
 	a := w.start(operator.Request{Filter: all})
-	rows, err := w.Records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-00003"}})
-	w.Must(err)
+	rows := require.Get(w.Records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-00003"}}))(w.T)
 	for _, row := range rows {
 		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
 			By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
@@ -145,8 +144,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	some(15)
 	// when somebody stops it
 	began = time.Now()
-	_, err := w.newDesk().Stop(t.Context(), bert, a.ID)
-	w.Must(err)
+	require.Get(w.newDesk().Stop(t.Context(), bert, a.ID))(w.T)
 	w.ends(a.ID)
 	t.Logf("it had ended %v after it was asked to stop", time.Since(began).Round(10*time.Millisecond))
 	a = w.swept(a.ID)
@@ -175,8 +173,7 @@ func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
 		have := w.act(a.ID).Progress.Done
 		return fmt.Sprint(have), have > 4
 	})
-	_, err := w.desk.Stop(t.Context(), bert, a.ID)
-	w.Must(err)
+	require.Get(w.desk.Stop(t.Context(), bert, a.ID))(w.T)
 	a = w.swept(a.ID)
 	if a.State != operator.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
 		t.Errorf("%s in %d terms, want one for its letters and one for the walk: %+v", a.State, a.Terms, a.Result)
@@ -267,10 +264,9 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 	begin := func(key string) string {
 		t.Helper()
 		f := deadletter.Filter{Keys: []string{key}}
-		a, err := d.Start(t.Context(), anna, operator.Request{
+		a := require.Get(d.Start(t.Context(), anna, operator.Request{
 			Kind: operator.KindDiscard, Filter: f, CutOff: w.preview(operator.KindDiscard, f).At, Why: "never paid",
-		})
-		w.Must(err)
+		}))(w.T)
 		return a.ID
 	}
 	first := begin("a-00000") // found by the first look, after which the daemon waits for the hour to pass

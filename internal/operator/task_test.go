@@ -62,8 +62,7 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 	if again, err := w.desk.Ask(t.Context(), anna, ask); err != nil || again.ID != a.ID || again.State != operator.Done {
 		t.Errorf("asked again: %+v, %v", again, err)
 	}
-	next, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}})
-	w.Must(err)
+	next := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}}))(w.T)
 	if w.ends(next.ID); times.Load() != 2 {
 		t.Errorf("two tasks were done %d times", times.Load())
 	}
@@ -89,8 +88,7 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	if a := w.act(id); a.State != operator.Running || a.Terms != 2 {
 		t.Errorf("after the drain: %s in term %d", a.State, a.Terms)
 	}
-	_, err := w.newDesk().Stop(t.Context(), bert, id)
-	w.Must(err)
+	require.Get(w.newDesk().Stop(t.Context(), bert, id))(w.T)
 	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
 		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
 	}
@@ -122,8 +120,7 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 		{"panic", operator.Failed, "index out of range"}, {"fail", operator.Failed, "the letter is not there"},
 		{"end", operator.Done, ""},
 	} {
-		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "odd", Detail: c.detail})
-		w.Must(err)
+		a := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "odd", Detail: c.detail}))(w.T)
 		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
 			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
 		}
@@ -149,8 +146,7 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 		return "ended", nil
 	})
 	t.Cleanup(func() { _ = pool.Close() })
-	_, err = w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"})
-	w.Must(err)
+	require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"}))(w.T)
 	stop := w.works(d)
 	<-begun
 	proxy.Hold(true)
@@ -178,9 +174,7 @@ func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
 	})
 	ask := func(who operator.Actor) operator.Act {
 		t.Helper()
-		a, err := w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"})
-		w.Must(err)
-		return a
+		return require.Get(w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"}))(w.T)
 	}
 	var slow []operator.Act
 	for _, who := range []operator.Actor{anna, bert, anna} {

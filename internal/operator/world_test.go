@@ -22,6 +22,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const (
@@ -163,9 +164,7 @@ func (w *world) oneBegins(n int, begin func(i int) (operator.Act, error)) (id st
 // preview is what a person sees before the click.
 func (w *world) preview(kind operator.Kind, f deadletter.Filter) operator.Preview {
 	w.T.Helper()
-	p, err := w.desk.Preview(w.T.Context(), operator.PreviewRequest{Kind: kind, Filter: f})
-	w.Must(err)
-	return p
+	return require.Get(w.desk.Preview(w.T.Context(), operator.PreviewRequest{Kind: kind, Filter: f}))(w.T)
 }
 
 // start previews and starts.
@@ -175,16 +174,12 @@ func (w *world) start(r operator.Request) operator.Act {
 		r.Kind = operator.KindReplay
 	}
 	r.CutOff = w.preview(r.Kind, r.Filter).At
-	a, err := w.desk.Start(w.T.Context(), anna, r)
-	w.Must(err)
-	return a
+	return require.Get(w.desk.Start(w.T.Context(), anna, r))(w.T)
 }
 
 func (w *world) act(id string) operator.Act {
 	w.T.Helper()
-	a, err := w.desk.Act(w.T.Context(), id)
-	w.Must(err)
-	return a
+	return require.Get(w.desk.Act(w.T.Context(), id))(w.T)
 }
 
 // ends waits for the end of a run.

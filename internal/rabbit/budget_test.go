@@ -137,8 +137,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	publishSizes(t, p, q, "small", times(small, 100)...)
 	budget := budgeted(t, b, 2*share, 2)
 	s := consume(t, budget, q, 1500)
-	other, err := budget.Consume(t.Context(), q, rabbit.ConsumerTag(2), 1500)
-	require.OK(t, err)
+	other := require.Get(budget.Consume(t.Context(), q, rabbit.ConsumerTag(2), 1500))(t)
 	both := []*rabbit.Subscription{s, other}
 	poll.Until(t, "all small ones are settled, and the windows are wide", func() bool {
 		for _, s := range both {

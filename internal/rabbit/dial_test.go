@@ -21,8 +21,7 @@ const secret = "s3cr3t"
 // deaf accepts connections and says nothing, like a frozen broker.
 func deaf(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.OK(t, err)
+	l := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() }) // the kernel's backlog takes the connections
 	return l.Addr().String()
 }
@@ -36,8 +35,7 @@ func TestDialTriesTheNextURL(t *testing.T) {
 	cfg.URLs = []string{dead, b.URL, mute}
 	cfg.DialTimeout = 2 * time.Second
 	for range 5 { // the first one is chosen at random
-		c, err := rabbit.Dial(t.Context(), cfg)
-		require.OK(t, err)
+		c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
 		if c.Where() != rabbit.Where(b.URL) || c.ServerVersion() == "" {
 			t.Errorf("connected to %s, version %q", c.Where(), c.ServerVersion())
 		}

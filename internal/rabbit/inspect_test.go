@@ -17,8 +17,7 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 	topo := topology(b)
 	inspect := func() map[string]rabbit.Inspection {
 		t.Helper()
-		all, err := rabbit.Inspect(t.Context(), c, topo)
-		require.OK(t, err)
+		all := require.Get(rabbit.Inspect(t.Context(), c, topo))(t)
 		found := map[string]rabbit.Inspection{}
 		for _, one := range all {
 			found[one.Queue] = one // the exchange under ""

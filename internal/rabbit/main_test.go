@@ -29,8 +29,7 @@ func dial(t *testing.T, url string) *rabbit.Conn {
 
 func dialWith(t *testing.T, cfg rabbit.Config) *rabbit.Conn {
 	t.Helper()
-	c, err := rabbit.Dial(t.Context(), cfg)
-	require.OK(t, err)
+	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
 	t.Cleanup(func() {
 		require.OK(t, c.Close())
 	})
@@ -56,9 +55,7 @@ func fresh(t *testing.T) (b *stack.Broker, q string) {
 
 func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
 	t.Helper()
-	s, err := c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch)
-	require.OK(t, err)
-	return s
+	return require.Get(c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch))(t)
 }
 
 // collect takes n deliveries.

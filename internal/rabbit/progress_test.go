@@ -16,15 +16,13 @@ import (
 func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
-	u, err := url.Parse(b.URL)
-	require.OK(t, err)
+	u := require.Get(url.Parse(b.URL))(t)
 	line := stack.Proxy(t, u.Host)
 	cfg := config(line.Through(b.URL))
 	cfg.Heartbeat = time.Second // the client waits three of them
 	const share, large, rate = 1 << 20, 8 << 20, 1 << 20
 	cfg.Budget = rabbit.NewBudget(share, 1)
-	c, err := rabbit.Dial(t.Context(), cfg)
-	require.OK(t, err)
+	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
 	defer c.Close() //nolint:errcheck // the test says what it wants of it
 	p := publisher(t, config(b.URL))
 	s := consume(t, c, q, 100)

@@ -50,8 +50,7 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 			t.Errorf("queue %s is missing", q)
 		}
 	}
-	found, err := rabbit.Inspect(t.Context(), c, topo)
-	require.OK(t, err)
+	found := require.Get(rabbit.Inspect(t.Context(), c, topo))(t)
 	for _, one := range found {
 		if one.Err != nil || one.Missing || one.Taken != (one.Queue == topo.Queue) || one.Queue == "" {
 			t.Errorf("inspected %+v", one)
@@ -107,8 +106,7 @@ func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) 
 	if err != nil || !before.Seen || len(before.Flaws) != 5 {
 		t.Errorf("without a policy: %+v, %v; want five things missing", before, err)
 	}
-	words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output()
-	require.OK(t, err)
+	words := require.Get(exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output())(t)
 	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
 	if out, err := server.Ctl(args[1:]...); err != nil {
 		t.Fatalf("%q: %v, %s", args, err, out)
@@ -205,8 +203,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 		_, _ = w.Write([]byte(body))
 	}))
 	defer api.Close()
-	u, err := url.Parse(api.URL + "/prefix/")
-	require.OK(t, err)
+	u := require.Get(url.Parse(api.URL + "/prefix/"))(t)
 	u.User = url.UserPassword("us/er", "hunter2?")
 	for _, tt := range []struct {
 		status     int

@@ -14,8 +14,7 @@ import (
 // without TLS; and a certificate that nobody vouches for ends the dial.
 func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authority string) {
 	b := server.Broker(t)
-	u, err := url.Parse(b.URL)
-	require.OK(t, err)
+	u := require.Get(url.Parse(b.URL))(t)
 	u.Scheme, u.Host = "amqps", server.TLSAddr()
 	if _, err := rabbit.Dial(t.Context(), config(u.String())); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {

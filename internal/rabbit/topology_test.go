@@ -66,8 +66,7 @@ func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
 
 func declare(t *testing.T, c *rabbit.Conn, topo rabbit.TopologyConfig) {
 	t.Helper()
-	_, err := rabbit.Declare(t.Context(), c, topo)
-	require.OK(t, err)
+	require.Get(rabbit.Declare(t.Context(), c, topo))(t)
 }
 
 func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
@@ -162,8 +161,7 @@ func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
-	u, err := url.Parse(b.URL)
-	require.OK(t, err)
+	u := require.Get(url.Parse(b.URL))(t)
 	vhost := strings.TrimPrefix(u.Path, "/")
 	user := "worker-" + vhost
 	b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
@@ -179,8 +177,7 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 		t.Errorf("Declare of missing things: %v", err)
 	}
 	declare(t, dial(t, b.URL), topo)
-	warnings, err := rabbit.Declare(t.Context(), worker, topo)
-	require.OK(t, err)
+	warnings := require.Get(rabbit.Declare(t.Context(), worker, topo))(t)
 	for _, q := range topo.Queues() {
 		if !slices.ContainsFunc(warnings, func(w string) bool {
 			return strings.Contains(w, fmt.Sprintf("%q", q)) && strings.Contains(w, "arguments are unchecked")

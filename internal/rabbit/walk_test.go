@@ -34,8 +34,7 @@ func TestHeadersThatFillAFrameStayReadable(t *testing.T) {
 
 func dialRaw(t *testing.T, target string) *stack.RawPublisher {
 	t.Helper()
-	raw, err := stack.DialRaw(t.Context(), target)
-	require.OK(t, err)
+	raw := require.Get(stack.DialRaw(t.Context(), target))(t)
 	t.Cleanup(func() { _ = raw.Close() })
 	return raw
 }

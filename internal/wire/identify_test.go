@@ -21,8 +21,7 @@ const defaultKeyFrom = "header:x-message-key,property:message_id,body:sha256"
 
 func sources(t testing.TB, list string) []wire.KeySource {
 	t.Helper()
-	s := require.Get(wire.ParseKeySources(list))(t)
-	return s
+	return require.Get(wire.ParseKeySources(list))(t)
 }
 
 func message(change func(*rabbit.Delivery)) rabbit.Delivery {

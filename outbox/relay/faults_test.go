@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -25,10 +26,8 @@ import (
 // open opens a pool under another DSN.
 func (w *world) open(dsn string) *sql.DB {
 	w.Helper()
-	g, _, err := mysqldb.Open(w.Context(), dsn, mysqldb.Options{})
-	w.must(err)
-	db, err := g.DB()
-	w.must(err)
+	g := require.First(mysqldb.Open(w.Context(), dsn, mysqldb.Options{}))(w)
+	db := require.Get(g.DB())(w)
 	w.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -154,8 +153,7 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 			w.relay(cfg)
 			w.await("the row to be deleted", deleted.reached)
 
-			tx, err := w.db.BeginTx(t.Context(), nil)
-			w.must(err)
+			tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 			defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 			var conn int64
 			w.must(tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&conn))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
 )
@@ -61,8 +62,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
 		n = 1_000_000
 	}
-	r, err := relay.New(w.config())
-	w.must(err)
+	r := require.Get(relay.New(w.config()))(w)
 	w.polls(r, "empty", 100)
 	w.fill(n)
 	worst := w.polls(r, fmt.Sprint("beside ", n, " that wait"), 220)
@@ -70,8 +70,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	patient, err := sql.Open("mysql", w.dsn) // whose transactions may send nothing for as long as they like
 	w.must(err)
 	defer patient.Close()
-	late, err := patient.BeginTx(t.Context(), nil)
-	w.must(err)
+	late := require.Get(patient.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = late.Rollback() }()
 	w.must(outbox.Put(t.Context(), late, outbox.Message{Tag: "late", Key: "late", Value: 1}))
 	each := func(do string) {
@@ -80,8 +79,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 		}
 	}
 	each("UPDATE rollbackd_outbox SET next_at = next_at - INTERVAL 2 HOUR")
-	old, err := patient.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	w.must(err)
+	old := require.Get(patient.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(w)
 	defer func() { _ = old.Rollback() }()
 	_, err = old.ExecContext(t.Context(), "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ''") // its snapshot
 	w.must(err)
@@ -94,8 +92,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 		if time.Since(committed) > 5*time.Minute {
 			t.Fatal("what was committed late is not found within five minutes")
 		}
-		found, err = r.Poll(t.Context())
-		w.must(err)
+		found = require.Get(r.Poll(t.Context()))(w)
 	}
 	t.Logf("what was committed late is found after %v", time.Since(committed).Round(time.Millisecond))
 	if worst > 10*time.Millisecond && n > 10_000 {
@@ -107,13 +104,10 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 // find that when fifty times as long as the look took is over.
 func TestALateCommitIsFoundSoonAfterOneSlowLook(t *testing.T) {
 	w := newWorld(t)
-	r, err := relay.New(w.config())
-	w.must(err)
-	other, err := w.db.Conn(t.Context())
-	w.must(err)
+	r := require.Get(relay.New(w.config()))(w)
+	other := require.Get(w.db.Conn(t.Context()))(w)
 	defer other.Close()
-	_, err = other.ExecContext(t.Context(), "LOCK TABLES rollbackd_outbox WRITE")
-	w.must(err)
+	require.Get(other.ExecContext(t.Context(), "LOCK TABLES rollbackd_outbox WRITE"))(w)
 	slow := make(chan error, 1)
 	go func() {
 		_, err := r.Poll(t.Context())
@@ -127,14 +121,12 @@ func TestALateCommitIsFoundSoonAfterOneSlowLook(t *testing.T) {
 	poll.Until(t, "the look to wait", func() bool { return waits() > 0 })
 	for began := time.Now(); time.Since(began) < 100*time.Millisecond && waits() > 0; { // so that it is dear for sure
 	}
-	_, err = other.ExecContext(t.Context(), "UNLOCK TABLES")
-	w.must(err)
+	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(w)
 	w.must(<-slow)
 	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) " +
 		"VALUES ('t', 'late', '{}', UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE)")
 	poll.Until(t, "the message to be found", func() bool {
-		keys, err := r.Poll(t.Context())
-		w.must(err)
+		keys := require.Get(r.Poll(t.Context()))(w)
 		return slices.Equal(keys, []string{"late"})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -42,8 +43,7 @@ func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 	g, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
 	w := &world{T: t, broker: broker, dsn: dsn}
 	w.must(err)
-	w.db, err = g.DB()
-	w.must(err)
+	w.db = require.Get(g.DB())(w)
 	t.Cleanup(func() { _ = w.db.Close() })
 	w.must(outbox.Migrate(t.Context(), g))
 	w.exchange, w.queue = w.broker.Name("stock"), w.broker.Name("stock.rollback")
@@ -68,8 +68,7 @@ func (w *world) config() relay.Config {
 // relay runs one until stop is called, or the test ends.
 func (w *world) relay(cfg relay.Config) (stop func()) {
 	w.Helper()
-	r, err := relay.New(cfg)
-	w.must(err)
+	r := require.Get(relay.New(cfg))(w)
 	ctx, cancel := context.WithCancel(w.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -87,16 +86,14 @@ func (w *world) relay(cfg relay.Config) (stop func()) {
 
 func (w *world) put(msgs ...outbox.Message) {
 	w.Helper()
-	tx, err := w.db.BeginTx(w.Context(), nil)
-	w.must(err)
+	tx := require.Get(w.db.BeginTx(w.Context(), nil))(w)
 	w.must(outbox.Put(w.Context(), tx, msgs...))
 	w.must(tx.Commit())
 }
 
 func (w *world) exec(statement string, args ...any) {
 	w.Helper()
-	_, err := w.db.ExecContext(w.Context(), statement, args...)
-	w.must(err)
+	require.Get(w.db.ExecContext(w.Context(), statement, args...))(w)
 }
 
 func (w *world) count(where string) (n int) {
@@ -207,8 +204,7 @@ func TestAMessageWaitsForItsTime(t *testing.T) {
 func TestNoChangeOfOneRowWaitsForAnother(t *testing.T) {
 	w := newWorld(t)
 	w.put(outbox.Message{Tag: "t", Key: "a", Body: []byte("x")}, outbox.Message{Tag: "t", Key: "b", Body: []byte("x")})
-	tx, err := w.db.BeginTx(t.Context(), nil)
-	w.must(err)
+	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
 	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "b", Body: []byte("x")})) // which locks it
 	w.relay(w.config())
@@ -221,8 +217,7 @@ func TestRowsThatOthersHaveLockedHoldUpNoLaterOnes(t *testing.T) {
 	w := newWorld(t)
 	locked := messages("locked", 500)
 	w.put(locked...)
-	tx, err := w.db.BeginTx(t.Context(), nil)
-	w.must(err)
+	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
 	w.must(outbox.Put(t.Context(), tx, locked...))
 	w.put(messages("later", 150)...)

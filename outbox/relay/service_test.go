@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
@@ -26,8 +27,7 @@ import (
 // start runs a relay until stop is called, which says how it ended.
 func (w *world) start(cfg relay.Config) (r *relay.Relay, stop func() error) {
 	w.Helper()
-	r, err := relay.New(cfg)
-	w.must(err)
+	r = require.Get(relay.New(cfg))(w)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -53,10 +53,8 @@ func (w *world) produce(prefix string) (inTime int) {
 		began := time.Now()
 		key := fmt.Sprintf("%s-%d", prefix, i)
 		w.put(outbox.Message{Tag: "t", Key: key, Value: i})
-		tx, err := w.db.BeginTx(w.Context(), nil)
-		w.must(err)
-		soon, err := outbox.Cancel(w.Context(), tx, "t", key)
-		w.must(err)
+		tx := require.Get(w.db.BeginTx(w.Context(), nil))(w)
+		soon := require.Get(outbox.Cancel(w.Context(), tx, "t", key))(w)
 		w.must(tx.Commit())
 		if took := time.Since(began); took > time.Second {
 			w.Errorf("Put and Cancel took %v", took)
@@ -166,8 +164,7 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 		w.put(messages(fmt.Sprintf("m%d", i), 10)...)
 	}
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-	families, err := reg.Gather()
-	w.must(err)
+	families := require.Get(reg.Gather())(w)
 	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
 		return f.GetName() == "rollbackd_outbox_lag_seconds"
 	})
@@ -197,16 +194,13 @@ func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 		for _, r := range all {
 			grants = append(grants, r.Privilege+" ON "+r.Table)
 		}
-		g, _, err := mysqldb.Open(t.Context(), stack.Restricted(t, w.dsn, grants...), mysqldb.Options{})
-		w.must(err)
-		db, err := g.DB()
-		w.must(err)
+		g := require.First(mysqldb.Open(t.Context(), stack.Restricted(t, w.dsn, grants...), mysqldb.Options{}))(w)
+		db := require.Get(g.DB())(w)
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	}
 	produce := func(db *sql.DB) error {
-		tx, err := db.BeginTx(t.Context(), nil)
-		w.must(err)
+		tx := require.Get(db.BeginTx(t.Context(), nil))(w)
 		defer func() { _ = tx.Rollback() }()
 		m := outbox.Message{Tag: "t", Key: "k", Value: 1}
 		_, cancelErr := outbox.Cancel(t.Context(), tx, "t", "k")
@@ -253,8 +247,7 @@ func TestParkedMessagesGoWithTheRetention(t *testing.T) {
 			cfg := w.config()
 			cfg.Retention, cfg.Logger = 30*day, slog.New(slog.NewJSONHandler(&log, nil))
 			if ahead > 0 {
-				account, err := mysql.ParseDSN(w.dsn)
-				w.must(err)
+				account := require.Get(mysql.ParseDSN(w.dsn))(w)
 				account.Params = map[string]string{"timestamp": fmt.Sprint(time.Now().Add(ahead).Unix())}
 				cfg.DB = w.open(account.FormatDSN())
 			}

@@ -258,8 +258,7 @@ func (w *world) compared() (id string) {
 
 func marshal(t *testing.T, v any) []byte {
 	t.Helper()
-	text := require.Get(json.Marshal(v))(t)
-	return text
+	return require.Get(json.Marshal(v))(t)
 }
 
 var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)

@@ -24,8 +24,7 @@ import (
 func newGuard(t *testing.T, o GuardOptions, logs io.Writer) *Guard {
 	t.Helper()
 	o.Logger = slog.New(slog.NewTextHandler(logs, nil))
-	g := require.Get(NewGuard(o))(t)
-	return g
+	return require.Get(NewGuard(o))(t)
 }
 
 // asked is one request as the kernel and the client tell it.

@@ -130,8 +130,7 @@ func (w *world) exec(query string, args ...any) {
 
 func (w *world) check(allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
-	report := require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
-	return report
+	return require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
 }
 
 func TestOracleIsContentWithAPerfectRun(t *testing.T) {
