@@ -81,17 +81,12 @@ func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 
 func (w *world) exec(text string, args ...any) {
 	w.t.Helper()
-	if _, err := w.pool.ExecContext(w.t.Context(), text, args...); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
+	stack.Exec(w.t, w.pool, text, args...)
 }
 
-func (w *world) number(text string, args ...any) (n int) {
+func (w *world) number(text string, args ...any) int {
 	w.t.Helper()
-	if err := w.pool.QueryRowContext(w.t.Context(), text, args...).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
-	return n
+	return stack.Number(w.t, w.pool, text, args...)
 }
 
 // older makes a row as if its last transition were longer ago.

@@ -70,9 +70,7 @@ func (w *world) migrate() {
 // exec runs a statement that must succeed.
 func (w *world) exec(statement string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(), statement, args...); err != nil {
-		w.t.Fatalf("%s: %v", statement, err)
-	}
+	stack.Exec(w.t, w.db, statement, args...)
 }
 
 // tx runs f in a transaction of its own and commits when it returns nil.

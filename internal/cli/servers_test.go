@@ -179,9 +179,7 @@ func (s *shell) db() *sql.DB {
 func (s *shell) exec(statements ...string) {
 	s.t.Helper()
 	for _, statement := range statements {
-		if _, err := s.db().ExecContext(context.WithoutCancel(s.t.Context()), statement); err != nil {
-			s.t.Fatalf("%s: %v", statement, err)
-		}
+		stack.Exec(s.t, s.db(), statement)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // These tests go through docs/adopting.md from step to step, with the program and nothing but its commands.
@@ -71,9 +72,7 @@ func (s *classicShop) exec(statements string) {
 		if strings.TrimSpace(statement) == "" {
 			continue
 		}
-		if _, err := s.db.ExecContext(s.t.Context(), statement); err != nil {
-			s.t.Fatalf("%s: %v", statement, err)
-		}
+		stack.Exec(s.t, s.db, statement)
 	}
 }
 

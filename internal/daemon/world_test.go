@@ -213,9 +213,7 @@ func (w *world) judge(allow oracle.Allowance) *oracle.Report {
 // exec runs a statement.
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	stack.Exec(w.t, w.db, query, args...)
 }
 
 // hold runs statements on a connection of its own, and letGo others there: a lock, and its end.
@@ -226,9 +224,7 @@ func (w *world) hold(end []string, statements ...string) (letGo func()) {
 	run := func(statements ...string) {
 		w.t.Helper()
 		for _, text := range statements {
-			if _, err := conn.ExecContext(context.WithoutCancel(w.t.Context()), text); err != nil {
-				w.t.Fatalf("%s: %v", text, err)
-			}
+			require.Get(conn.ExecContext(context.WithoutCancel(w.t.Context()), text))(w.t)
 		}
 	}
 	run("SET SESSION wait_timeout = 3600")
@@ -252,11 +248,7 @@ func (w *world) store(o dedup.OpenOptions) *store.Store {
 // count asks the database for one number.
 func (w *world) count(query string, args ...any) int {
 	w.t.Helper()
-	var n int
-	if err := w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), query, args...).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-	return n
+	return stack.Number(w.t, w.db, query, args...)
 }
 
 // waiting counts the rows of the outbox.

@@ -75,17 +75,12 @@ func openWorld(t testing.TB, dsn string) *world {
 
 func (w *world) exec(text string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(), text, args...); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
+	stack.Exec(w.t, w.db, text, args...)
 }
 
-func (w *world) number(text string, args ...any) (n int) {
+func (w *world) number(text string, args ...any) int {
 	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), text, args...).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
-	return n
+	return stack.Number(w.t, w.db, text, args...)
 }
 
 // texts are the rows of a query of one column.

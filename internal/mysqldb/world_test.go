@@ -33,9 +33,7 @@ func newWorldOn(t testing.TB, dsn string) *world {
 
 func (w *world) exec(text string, args ...any) {
 	w.t.Helper()
-	if _, err := w.pool.ExecContext(w.t.Context(), text, args...); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
+	stack.Exec(w.t, w.pool, text, args...)
 }
 
 func open(t testing.TB, dsn string) *gorm.DB {

@@ -86,9 +86,7 @@ func newWorldWith(
 	w.health.Store(&server.Readiness{Group: "g", Queue: "q", Consuming: true})
 	w.exec = func(query string, args ...any) {
 		t.Helper()
-		if _, err := pool.ExecContext(t.Context(), query, args...); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
+		stack.Exec(t, pool, query, args...)
 	}
 	w.desk = require.Get(operator.New(operator.Options{
 		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",

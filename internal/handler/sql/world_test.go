@@ -47,9 +47,7 @@ func newWorld(t testing.TB, tables string) *world {
 
 func (w *world) exec(text string, args ...any) {
 	w.t.Helper()
-	if _, err := w.pool.ExecContext(w.t.Context(), text, args...); err != nil {
-		w.t.Fatalf("%s: %v", text, err)
-	}
+	stack.Exec(w.t, w.pool, text, args...)
 }
 
 // show is what a query finds: a line for each row, NULL for what is NULL.

@@ -131,17 +131,12 @@ func (w *world) amount(sku int64) int {
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	stack.Exec(w.t, w.db, query, args...)
 }
 
-func (w *world) count(query string, args ...any) (n int) {
+func (w *world) count(query string, args ...any) int {
 	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), query, args...).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-	return n
+	return stack.Number(w.t, w.db, query, args...)
 }
 
 func eventually(t *testing.T, what string, yes func() bool) {

@@ -224,14 +224,13 @@ func (w *World) RowOf(id dedup.Identity) dedup.Row {
 // Exec runs one statement.
 func (w *World) Exec(query string, args ...any) {
 	w.T.Helper()
-	require.Get(w.Pool.ExecContext(w.T.Context(), query, args...))(w.T)
+	stack.Exec(w.T, w.Pool, query, args...)
 }
 
 // Number is the one that a query answers.
-func (w *World) Number(query string, args ...any) (n int) {
+func (w *World) Number(query string, args ...any) int {
 	w.T.Helper()
-	w.Must(w.Pool.QueryRowContext(w.T.Context(), query, args...).Scan(&n))
-	return n
+	return stack.Number(w.T, w.Pool, query, args...)
 }
 
 // Get takes the next message of a queue.

@@ -1,7 +1,6 @@
 package oracle_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"database/sql"
 	"strings"
@@ -123,9 +122,7 @@ func (w *world) copyTo(queue, key, body string, o wire.CopyOptions) {
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	stack.Exec(w.t, w.db, query, args...)
 }
 
 func (w *world) check(allow oracle.Allowance) *oracle.Report {

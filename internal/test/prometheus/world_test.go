@@ -200,9 +200,7 @@ func (w *world) guess() {
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	stack.Exec(w.t, w.db, query, args...)
 }
 
 // row is a row of the log whose last transition was so long ago.

@@ -80,6 +80,23 @@ func Restricted(t testing.TB, dsn string, grants ...string) string {
 	return config.FormatDSN()
 }
 
+// Exec runs a statement, also at the end of the test.
+func Exec(t testing.TB, db *sql.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// Number is the one that a query answers, also at the end of the test.
+func Number(t testing.TB, db *sql.DB, query string, args ...any) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
 func execMySQL(t testing.TB, dsn, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
