@@ -3,9 +3,7 @@ package dedup
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,20 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 func TestDiagramIsTheOneOfTheDesign(t *testing.T) {
-	const file = "testdata/diagram.mmd"
-	if *update {
-		require.OK(t, os.WriteFile(file, []byte(diagram()), 0o644))
-	}
-	want := require.Get(os.ReadFile(file))(t)
-	if diff := cmp.Diff(string(want), diagram()); diff != "" {
-		t.Errorf("the transitions changed; the model and ARCHITECTURE.md must follow, then run with -update:\n%s", diff)
-	}
+	golden.Is(t, "testdata/diagram.mmd", diagram()) // when it changes, the model and ARCHITECTURE.md follow
 }
 
 func TestEveryArrowStandsOnce(t *testing.T) {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,10 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // runCLI runs the program in process, called as "consumer", and returns what a shell would see.
 func runCLI(t *testing.T, environ []string, stdin string, args ...string) (stdout, stderr string, code int) {
@@ -66,7 +64,7 @@ func runGolden(t *testing.T, path string) {
 	got := map[string]string{
 		"stdout": normalForm(stdout, work), "stderr": normalForm(stderr, work), "exit": strconv.Itoa(code) + "\n",
 	}
-	if *update {
+	if golden.Update() {
 		archive.Files = input
 		for _, name := range []string{"stdout", "stderr", "exit"} {
 			if got[name] != "" {

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the driver of db
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -113,15 +113,7 @@ func (s *shell) golden(name string) {
 	for _, v := range volatile {
 		got = v.pattern.ReplaceAllString(got, v.with)
 	}
-	path := filepath.Join("testdata", "servers", name+".golden")
-	if *update {
-		require.OK(s.t, os.WriteFile(path, []byte(got), 0o600))
-		return
-	}
-	want := require.Get(os.ReadFile(path))(s.t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		s.t.Errorf("transcript (-want +got); -update rewrites %s:\n%s", path, diff)
-	}
+	golden.Is(s.t, filepath.Join("testdata", "servers", name+".golden"), got)
 }
 
 // daemon runs `consumer run`, from when it consumes until stop, or the end of the test.

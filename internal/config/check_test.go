@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -49,7 +50,7 @@ func TestWhatLoadSays(t *testing.T) {
 			fmt.Fprintf(&got, "\t%s\n", one)
 		}
 	}
-	golden(t, path, got.String())
+	golden.Is(t, path, got.String())
 }
 
 // settingsOf reads KEY="value" KEY …

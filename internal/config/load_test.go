@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -98,7 +99,7 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 	for _, field := range slices.Sorted(maps.Keys(values)) {
 		got += fmt.Sprintf("\t%s=%+v\n", field, values[field])
 	}
-	golden(t, path, got)
+	golden.Is(t, path, got)
 }
 
 func TestOffAndEmptySwitchOff(t *testing.T) {

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"flag"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,13 +12,11 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 )
 
 // prefixes are compared as they are: they have no fields that another package could look into.
 var prefixes = cmpopts.EquateComparable(netip.Prefix{})
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // noSettings are the fields of the engine's Config that no setting gives a value, and that Config itself.
 var noSettings = []string{
@@ -92,7 +88,7 @@ func TestVariablesAreDescribed(t *testing.T) {
 }
 
 func TestMarkdownIsTheTableOfTheDocumentation(t *testing.T) {
-	golden(t, "testdata/variables.md", Markdown())
+	golden.Is(t, "testdata/variables.md", Markdown())
 }
 
 func TestSettingsTellValueAndSource(t *testing.T) {
@@ -111,16 +107,5 @@ func TestSettingsTellValueAndSource(t *testing.T) {
 		if !slices.Contains(settings, w) {
 			t.Errorf("%+v is not among %+v", w, settings)
 		}
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		write(t, path, got)
-	}
-	want := require.Get(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -273,7 +274,7 @@ func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
 		}
 		fmt.Fprintf(&said, "\t%d %s\n", got.status, problem.Detail)
 	}
-	golden(t, path, said.String())
+	golden.Is(t, path, said.String())
 	is(w, "acts", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'"), 0)
 	w.stop(p)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -136,7 +137,7 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "%s is %s\n", key, text)
 	}
-	golden(t, "testdata/bad.golden", got.String())
+	golden.Is(t, "testdata/bad.golden", got.String())
 }
 
 // publishOdd publishes a rollback of an unknown order with everything that a copy must not keep, because it would close

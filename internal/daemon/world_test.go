@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"context"
 	"database/sql"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -440,19 +437,6 @@ func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, hel
 func (w *world) signal(p *program.Process, s syscall.Signal) {
 	w.t.Helper()
 	require.OK(w.t, p.Signal(s))
-}
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		require.OK(t, os.WriteFile(path, []byte(got), 0o600))
-	}
-	want := require.Get(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
-	}
 }
 
 // times is how files of testdata say that a text is repeated.

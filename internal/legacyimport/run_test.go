@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -143,7 +144,7 @@ func TestOddRowsHaveAMeaning(t *testing.T) {
 		"SUBSTRING(remark, LOCATE('trade_mq', remark), 120)) FROM consumer_log ORDER BY msg_key") {
 		got.WriteString(row + "\n")
 	}
-	golden(t, "testdata/odd.golden", got.String())
+	golden.Is(t, "testdata/odd.golden", got.String())
 }
 
 // Given a pass that is cut off after some pages, when it is run again, then it goes on behind them; a last pass begins

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -81,7 +82,7 @@ func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 			fmt.Fprintf(&got, "  %s\n", row)
 		}
 	}
-	golden(t, "testdata/shapes.golden", got.String())
+	golden.Is(t, "testdata/shapes.golden", got.String())
 }
 
 func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {

@@ -2,7 +2,6 @@ package legacyimport
 
 import (
 	"database/sql"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -95,19 +92,6 @@ func (w *world) texts(query string) (all []string) {
 	}
 	require.OK(w.t, rows.Err())
 	return all
-}
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		require.OK(t, os.WriteFile(path, []byte(got), 0o600))
-	}
-	want := require.Get(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
-	}
 }
 
 // old writes a row of the old consumer's, tried once.

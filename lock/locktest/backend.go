@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -141,13 +142,8 @@ func (p Worker) As(token string) Worker { return Worker{p.Locker, p.w, token} }
 // Find returns what it finds under each key.
 func (p Worker) Find(keys ...string) []lock.Held {
 	p.w.Helper()
-	held, err := p.Lock(p.w.Context(), p.token, p.w.Names(keys...))
-	if err != nil {
-		p.w.Fatalf("%s locks %v: %v", p.token, keys, err)
-	}
-	if len(held) != len(keys) {
-		p.w.Fatalf("%s locks %v: %d outcomes, want %d", p.token, keys, len(held), len(keys))
-	}
+	held := require.Get(p.Lock(p.w.Context(), p.token, p.w.Names(keys...)))(p.w)
+	require.Is(p.w, len(held), len(keys), "%s locks %v: outcomes", p.token, keys)
 	return held
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -22,9 +24,7 @@ func oneHolder(t *testing.T, w *World) {
 	if s := b.Look("one"); s.Hold != lock.HeldByOther || s.Token != "a" || s.TTL <= 0 || s.TTL > 10*time.Second {
 		t.Errorf("Show = %+v, want it held by a for at most 10s", s)
 	}
-	if s := b.Look("nobody's"); s.Hold != 0 {
-		t.Errorf("Show = %+v, want a free name", s)
-	}
+	assert.Is(t, b.Look("nobody's").Hold, 0, "Show")
 
 	const workers, count = 8, 200
 	keys := make([]string, count)
@@ -45,9 +45,7 @@ func oneHolder(t *testing.T, w *World) {
 				winners++
 			}
 		}
-		if winners != 1 {
-			t.Errorf("%s was locked by %d workers at once, want 1", keys[k], winners)
-		}
+		assert.Is(t, winners, 1, "%s was locked by workers at once", keys[k])
 	}
 }
 
@@ -137,9 +135,7 @@ func doneMarker(t *testing.T, w *World) {
 		t.Errorf("Show = %+v, want the done marker for about a minute", s)
 	}
 	a.Ends(3, "one") // the last word is the right one: a marker may have lied
-	if got := c.Find("one")[0]; got.BodyHash != hash(3) {
-		t.Errorf("after another mark: %+v, want that of body 3", got)
-	}
+	assert.Is(t, c.Find("one")[0].BodyHash, hash(3), "after another mark")
 	w.Worker("d", lock.Options{DoneTTL: 50 * time.Millisecond}).Ends(4, "short")
 	w.Await("a marker goes away", func() bool { return c.Find("short")[0].Hold == lock.Mine })
 }
@@ -189,9 +185,7 @@ func manyNames(t *testing.T, w *World) {
 	w.Spoil(t, w.Names(keys[8])[0])
 	want[8] = lock.Foreign
 	for i, got := range c.Find(keys...) {
-		if got.Hold != want[i] {
-			t.Fatalf("name %d of %d: %v, want %v", i, count, got.Hold, want[i])
-		}
+		require.Is(t, got.Hold, want[i], "name %d of %d", i, count)
 	}
 }
 
@@ -201,9 +195,7 @@ func lostReply(t *testing.T, w *World) {
 	a.Finds(lock.Mine, "", "warm up")
 	lose()
 	a.Finds(lock.Mine, "", "one")
-	if n := lost(); n != 1 {
-		t.Fatalf("%d replies were lost, want 1", n)
-	}
+	require.Is(t, lost(), 1, "replies were lost")
 	w.Worker("b", lock.Options{}).Finds(lock.HeldByOther, "a", "one")
 	if _, _, cause := a.Up(); cause != nil {
 		t.Errorf("one lost reply was taken for a failure: %v", cause)
@@ -228,9 +220,8 @@ func proceed(t *testing.T, w *World) {
 	if up, since, cause := a.Up(); up || cause == nil || time.Since(since) > time.Minute {
 		t.Errorf("Up = %v, %v, %v, want down since now, and why", up, since, cause)
 	}
-	if n := a.Attempts(lock.ResultFailed) + a.Attempts(lock.ResultBypassed); n != calls {
-		t.Errorf("%d names are counted as failed or bypassed, want %d", n, calls)
-	}
+	assert.Is(t, a.Attempts(lock.ResultFailed)+a.Attempts(lock.ResultBypassed), calls,
+		"names are counted as failed or bypassed")
 	w.Start(t)
 	w.Await("the server is asked again", func() bool { up, _, _ := a.Up(); return up })
 	a.Finds(lock.Mine, "", "two")
@@ -328,9 +319,7 @@ func zeroName(t *testing.T, w *World) {
 	if _, err := a.Show(t.Context(), bad[1]); err == nil {
 		t.Error("Show of the zero name succeeded")
 	}
-	if s := a.Look("one"); s.Hold != 0 {
-		t.Errorf("the good name beside the refused one: %+v, want it free", s)
-	}
+	assert.Is(t, a.Look("one").Hold, 0, "the good name beside the refused one")
 }
 
 func noNames(t *testing.T, w *World) {
@@ -366,9 +355,7 @@ func counted(t *testing.T, w *World) {
 		counts[lock.ResultMine]++
 	}
 	for r, want := range counts {
-		if got := b.Attempts(r); got != want {
-			t.Errorf("Attempts(%v) = %d, want %d", r, got, want)
-		}
+		assert.Is(t, b.Attempts(r), want, "Attempts(%v)", r)
 	}
 }
 

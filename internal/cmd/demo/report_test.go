@@ -2,32 +2,13 @@ package main
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/require"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func wantGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		require.OK(t, os.WriteFile(path, got, 0o644))
-	}
-	want := require.Get(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
 
 func TestReportsHaveTheirForm(t *testing.T) {
 	dead := map[string]int{"malformed": 2, "exhausted": 3, "conflict": 2}
@@ -37,11 +18,11 @@ func TestReportsHaveTheirForm(t *testing.T) {
 		Stock: balance{Before: 19_894_109, After: 20_000_000, Expected: 20_000_000}, Took: 2 * time.Second, PerSecond: 12_002,
 	}
 	o.write(&good)
-	wantGolden(t, "report.txt", good.Bytes())
+	golden.Is(t, "testdata/report.txt", good.String())
 
 	o.Stock.After, o.Stock.Wrong = 19_999_993, 2
 	o.write(&wrong)
-	wantGolden(t, "report-wrong.txt", wrong.Bytes())
+	golden.Is(t, "testdata/report-wrong.txt", wrong.String())
 
 	r := replayed{
 		Reserved: 10, Letters: 3, Applied: 20_000, AppliedAfter: 20_003, Dead: dead, DeadAfter: map[string]int{"malformed": 2,
@@ -49,7 +30,7 @@ func TestReportsHaveTheirForm(t *testing.T) {
 		Stock: balance{Before: 19_999_990, After: 20_000_000, Expected: 20_000_000},
 	}
 	r.write(&again)
-	wantGolden(t, "replay.txt", again.Bytes())
+	golden.Is(t, "testdata/replay.txt", again.String())
 }
 
 func TestBalanceSeesEverySKU(t *testing.T) {
