@@ -192,21 +192,14 @@ func (a *area) variables(ctx context.Context, pool *sql.DB) {
 
 // variables are the server's or the session's own values, in capitals; those that it does not know are absent.
 func variables(ctx context.Context, pool *sql.DB, scope string) (values map[string]string, err error) {
-	rows, err := pool.QueryContext(ctx, "SHOW "+scope+" VARIABLES")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // rows.Err tells
 	values = map[string]string{}
-	for rows.Next() {
-		var name string
-		var value sql.NullString
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		values[strings.ToLower(name)] = strings.ToUpper(value.String)
-	}
-	return values, rows.Err()
+	_, err = mysqldb.List(ctx, pool, func(rows *sql.Rows) (name string, err error) {
+		var value string
+		err = rows.Scan(&name, mysqldb.OrZero(&value))
+		values[strings.ToLower(name)] = strings.ToUpper(value)
+		return name, err
+	}, "SHOW "+scope+" VARIABLES")
+	return values, err
 }
 
 // tables looks at schema and engines; false when nothing more can be asked.

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // ErrTable says that a table is not there, or not one that can be taken over.
@@ -105,23 +107,22 @@ func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTable, err)
 	}
-	var kind, engine sql.NullString
-	var rows sql.NullInt64
+	var kind, engine string
 	err = db.QueryRowContext(ctx, "SELECT table_schema, table_name, table_type, engine, table_rows FROM "+
 		"information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
-		database, table).Scan(&s.database, &s.table, &kind, &engine, &rows)
+		database, table).Scan(&s.database, &s.table, mysqldb.OrZero(&kind), mysqldb.OrZero(&engine), mysqldb.OrZero(&s.rows))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("%w: there is no %s on this server, or this account may not read it "+
 			"(GRANT SELECT ON %s TO …)", ErrTable, name, name)
 	case err != nil:
 		return nil, fmt.Errorf("look for %s: %w", name, err)
-	case kind.String != "BASE TABLE":
+	case kind != "BASE TABLE":
 		return nil, fmt.Errorf("%w: %s is a %s. It is read in pages through its primary key, which a view has not: name "+
-			"the table below it", ErrTable, s.name(), strings.ToLower(kind.String))
+			"the table below it", ErrTable, s.name(), strings.ToLower(kind))
 	}
-	if s.rows = rows.Int64; !strings.EqualFold(engine.String, "InnoDB") {
-		s.note("its engine is %s: each page that is read makes writers wait for as long as that takes", engine.String)
+	if !strings.EqualFold(engine, "InnoDB") {
+		s.note("its engine is %s: each page that is read makes writers wait for as long as that takes", engine)
 	}
 	if err := s.readColumns(ctx, db); err != nil {
 		return nil, err
@@ -135,11 +136,10 @@ func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
 func (s *shape) readColumns(ctx context.Context, db *sql.DB) error {
 	return s.each(ctx, db, "the columns", func(scan func(...any) error) error {
 		var c column
-		var charset, collation sql.NullString
-		var most, octets sql.Null[uint64] // of LONGTEXT more than an int32
-		err := scan(&c.name, &c.kind, &charset, &collation, &most, &octets)
-		c.kind, c.charset, c.collation = strings.ToLower(c.kind), charset.String, collation.String
-		c.most, c.octets = int64(most.V), int64(octets.V)
+		var most, octets uint64 // of LONGTEXT more than an int32
+		err := scan(&c.name, &c.kind, mysqldb.OrZero(&c.charset), mysqldb.OrZero(&c.collation), mysqldb.OrZero(&most),
+			mysqldb.OrZero(&octets))
+		c.kind, c.most, c.octets = strings.ToLower(c.kind), int64(most), int64(octets)
 		s.columns[strings.ToLower(c.name)] = c
 		return err
 	}, "SELECT column_name, data_type, character_set_name, collation_name, character_maximum_length, "+
@@ -151,11 +151,11 @@ func (s *shape) readPrimary(ctx context.Context, db *sql.DB) error {
 	var partial error
 	err := s.each(ctx, db, "the primary key", func(scan func(...any) error) error {
 		var name string
-		var part sql.NullInt64
-		err := scan(&name, &part)
-		if part.Valid {
+		var part int64
+		err := scan(&name, mysqldb.OrZero(&part))
+		if part > 0 {
 			partial = fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
-				"row", ErrTable, s.name(), part.Int64, name)
+				"row", ErrTable, s.name(), part, name)
 		}
 		s.primary = append(s.primary, s.columns[strings.ToLower(name)])
 		return err
@@ -168,15 +168,9 @@ func (s *shape) readPrimary(ctx context.Context, db *sql.DB) error {
 func (s *shape) each(
 	ctx context.Context, db *sql.DB, what string, visit func(scan func(...any) error) error, text string, args ...any,
 ) error {
-	rows, err := db.QueryContext(ctx, text, args...)
-	if err == nil {
-		defer rows.Close()
-		for err == nil && rows.Next() {
-			err = visit(rows.Scan)
-		}
-		err = cmp.Or(err, rows.Err())
-	}
-	if err != nil {
+	if _, err := mysqldb.List(ctx, db, func(rows *sql.Rows) (none struct{}, err error) {
+		return none, visit(rows.Scan)
+	}, text, args...); err != nil {
 		return fmt.Errorf("read %s of %s: %w", what, s.name(), err)
 	}
 	return nil

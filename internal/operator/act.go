@@ -190,15 +190,16 @@ const silence = 3 * lookEvery
 const vanished = "its process was killed, or cannot reach MySQL any more: nobody goes on with it. What it did until " +
 	"then stands in the stories of its messages"
 
-func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
+func scanAct(rows *sql.Rows) (a Act, err error) {
 	var work int
-	var cutOff, ended, lease sql.NullTime
+	var lease sql.NullTime
 	var now time.Time
-	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &a.Detail, &cutOff, &a.Created, &ended,
-		&a.StopBy, &a.Owner, &lease, &now, &a.Terms, asJSON{&a.Progress}, asJSON{&a.Result}, &a.Error); err != nil {
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &a.Detail, mysqldb.OrZero(&a.CutOff),
+		&a.Created, mysqldb.OrZero(&a.Ended), &a.StopBy, &a.Owner, &lease, &now, &a.Terms, asJSON{&a.Progress},
+		asJSON{&a.Result}, &a.Error); err != nil {
 		return a, fmt.Errorf("read act %s: %w", a.ID, err)
 	}
-	a.Own, a.Sweeping, a.CutOff, a.Ended = work == workOwn, work == workSweep, cutOff.Time, ended.Time
+	a.Own, a.Sweeping = work == workOwn, work == workSweep
 	held := lease.Time.After(now)
 	if !held {
 		a.Owner = ""
@@ -216,21 +217,9 @@ func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 }
 
 // list reads acts of the group and queue.
-func (d *Operator) list(ctx context.Context, where string, args ...any) (acts []Act, err error) {
-	rows, err := d.db.QueryContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
-		where, append([]any{[]byte(d.o.Group), []byte(d.o.Queue)}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		a, err := scanAct(rows)
-		if err != nil {
-			return nil, err
-		}
-		acts = append(acts, a)
-	}
-	return acts, rows.Err()
+func (d *Operator) list(ctx context.Context, where string, args ...any) ([]Act, error) {
+	return mysqldb.List(ctx, d.db, scanAct, "SELECT "+actColumns+" FROM "+d.acts+" WHERE group_name = ? AND queue = ? "+
+		"AND "+where, append([]any{[]byte(d.o.Group), []byte(d.o.Queue)}, args...)...)
 }
 
 // Act reads one act; ErrNoAct when this group and queue have none with the id.

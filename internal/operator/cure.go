@@ -44,13 +44,13 @@ var known = map[FindingKind]struct {
 	NegativeStock:      {means: "Less than nothing is on stock."},
 }
 
-// Advice is what is said of a finding, on a page and to a program.
+// Advice is what is said of a finding, on a page and to a program. The names of its JSON form are stable.
 type Advice struct {
-	Means  string // what it is
-	Repair Repair
-	Does   string // what the repair would do; "" when a person must mend it
-	Risk   string // what a person must be sure of first; "": nothing
-	Cure   string // what to do, as commands
+	Means  string `json:"means"` // what it is
+	Repair Repair `json:"repair,omitempty"`
+	Does   string `json:"does,omitempty"` // what the repair would do; "" when a person must mend it
+	Risk   string `json:"risk,omitempty"` // what a person must be sure of first; "": nothing
+	Cure   string `json:"cure,omitempty"` // what to do, as commands
 }
 
 // Advice says of the finding what it is and what mends it, for a program that is called name.

@@ -18,26 +18,56 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
+// Row is a row of the consumer log as it is shown. The names of its JSON form are stable.
+type Row struct {
+	Group    string       `json:"group"`
+	Tag      string       `json:"tag"`
+	Key      string       `json:"key"`
+	Status   string       `json:"status"`
+	Reason   dedup.Reason `json:"reason,omitempty"` // why it is dead, or will be
+	Attempts int          `json:"attempts"`
+	Replays  int          `json:"replays"`
+	Since    time.Time    `json:"since"` // the last transition, by the database's clock
+	Created  time.Time    `json:"created_at"`
+	DeadAt   time.Time    `json:"dead_at,omitzero"`
+	Owner    string       `json:"owner,omitempty"` // of the last claim or replay
+	Remark   string       `json:"remark,omitempty"`
+}
+
+// RowOf is a row as it is shown.
+func RowOf(r dedup.Row) Row {
+	row := Row{
+		Group: r.Group, Tag: r.Tag, Key: r.Key, Status: r.Status.String(), Attempts: r.Attempts, Replays: r.Replays,
+		Since: r.At, Created: r.CreatedAt, DeadAt: r.DeadAt, Owner: r.Owner, Remark: r.Remark,
+	}
+	if !r.DeadAt.IsZero() || r.Condemned() {
+		row.Reason = r.Reason
+	}
+	return row
+}
+
+// RowsOf are rows as they are shown; never nil.
+func RowsOf(rows []dedup.Row) []Row {
+	all := []Row{}
+	for _, r := range rows {
+		all = append(all, RowOf(r))
+	}
+	return all
+}
+
+// Reserved is a reservation, for whoever only shows it.
+type Reserved = stock.Reservation
+
 // Explanation is all that is known of one identity. The names of its JSON form are stable.
 type Explanation struct {
-	Group     string       `json:"group"`
-	Tag       string       `json:"tag"`
-	Key       string       `json:"key"`
-	Status    string       `json:"status"`
-	Reason    dedup.Reason `json:"reason,omitempty"` // why it is dead
-	Attempts  int          `json:"attempts"`
-	Of        int          `json:"max_attempts"`
-	Replays   int          `json:"replays"`
-	Owner     string       `json:"owner,omitempty"` // of the last claim or replay
-	Since     time.Time    `json:"since"`           // the last transition, by the database's clock
-	Created   time.Time    `json:"created_at"`
-	DeadAt    *time.Time   `json:"dead_at,omitempty"`
-	Remark    string       `json:"remark,omitempty"`
-	MessageID string       `json:"message_id,omitempty"`
-	Hash      string       `json:"body_sha256,omitempty"`
-	Body      string       `json:"body,omitempty"`       // as it was, when it is UTF-8
-	Raw       string       `json:"body_hex,omitempty"`   // when it is not
-	Props     string       `json:"properties,omitempty"` // AMQP properties and headers, as JSON
+	Row
+
+	Of        int    `json:"max_attempts"`
+	MessageID string `json:"message_id,omitempty"`
+	Hash      string `json:"body_sha256,omitempty"`
+	Body      string `json:"body,omitempty"`       // as it was, when it is UTF-8
+	Raw       string `json:"body_hex,omitempty"`   // when it is not
+	Props     string `json:"properties,omitempty"` // AMQP properties and headers, as JSON
 	// the original key of a conflict or of what could not be identified
 	FiledFor string `json:"filed_for,omitempty"`
 	Lock     string `json:"lock"`             // in words
@@ -46,7 +76,7 @@ type Explanation struct {
 	Means    string `json:"means"`            // in words
 	Next     string `json:"next"`             // what to do
 
-	Reservations []Reserved `json:"reservations"` // of its order
+	Reservations []stock.Reservation `json:"reservations"` // of its order
 }
 
 // Step is one step of the story.
@@ -64,17 +94,13 @@ type Step struct {
 
 // Explain says what is known of a message. Lock and Copies are the caller's to fill.
 func Explain(m Message, names Names) Explanation {
-	row, key := m.Row, m.Row.Identity
+	row := m.Row
 	e := Explanation{
-		Group: key.Group, Tag: key.Tag, Key: key.Key, Status: row.Status.String(), Reason: row.Reason, FiledFor: m.FiledFor,
-		Attempts: row.Attempts, Of: names.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
-		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
+		Row: RowOf(row), Of: names.MaxAttempts, FiledFor: m.FiledFor, MessageID: row.MessageID,
 		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
-		Reservations: ReservedOf(m.Reservations),
+		Reservations: append([]stock.Reservation{}, m.Reservations...), // never null
 	}
-	if !row.DeadAt.IsZero() {
-		e.DeadAt = &row.DeadAt
-	}
+	e.Reason = row.Reason // also of one that a replay reopened
 	if utf8.Valid(row.Body) {
 		e.Body = string(row.Body)
 	} else {
@@ -137,7 +163,7 @@ type Fact struct{ Name, Text string }
 // Facts are what is known, line by line, in the words that Write writes. Texts that are empty are left out.
 func (e Explanation) Facts() []Fact {
 	status := e.Status
-	if e.Reason != "" && e.DeadAt != nil {
+	if e.Reason != "" && !e.DeadAt.IsZero() {
 		status += " (" + string(e.Reason) + ")"
 	}
 	facts := []Fact{{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}}
@@ -230,25 +256,13 @@ func CopiesText(row dedup.Row, queue string) string {
 	return ""
 }
 
-// Reserved is what an order has or had reserved; the API's description knows it by this name.
-type Reserved stock.Reservation
-
-// ReservedOf are reservations as they are told; never nil.
-func ReservedOf(rows []stock.Reservation) []Reserved {
-	all := []Reserved{}
-	for _, r := range rows {
-		all = append(all, Reserved(r))
-	}
-	return all
-}
-
 // ReservedHeader names the columns in which reservations are written for a person.
 func ReservedHeader() []string {
 	return []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}
 }
 
 // reservedRows are reservations, a row for each.
-func reservedRows(all []Reserved) (rows [][]string) {
+func reservedRows(all []stock.Reservation) (rows [][]string) {
 	for _, r := range all {
 		sku := fmt.Sprint(r.SKU)
 		if r.SKU == 0 { // whatever is reserved later
@@ -263,7 +277,7 @@ func reservedRows(all []Reserved) (rows [][]string) {
 
 // Write tells a person all that is known: of an order what it has reserved, then message by message, then what could
 // not be seen. The order is "" when a message was asked for.
-func Write(w io.Writer, order string, reserved []Reserved, messages []Explanation, unseen []string) error {
+func Write(w io.Writer, order string, reserved []stock.Reservation, messages []Explanation, unseen []string) error {
 	var text strings.Builder
 	if order != "" {
 		fmt.Fprintf(&text, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),

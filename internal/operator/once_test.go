@@ -111,7 +111,7 @@ func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 	w := newWorld(t)
 	o := require.First(w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}))(w.T)
 	for range 3 {
-		p, err := w.desk.Pause(t.Context(), anna, operator.PauseRequest{ID: o.ActID, Why: "a test", For: time.Minute})
+		p, err := w.desk.Pause(t.Context(), anna, operator.PauseRequest{ID: o.ActID, Why: "a test", Seconds: 60})
 		if err != nil || p.ID != o.ActID {
 			t.Errorf("%+v, %v", p, err)
 		}

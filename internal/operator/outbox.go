@@ -15,11 +15,12 @@ import (
 
 // OutboxRequest is what is asked of rows of the outbox. The names of its JSON form are stable.
 type OutboxRequest struct {
-	Kind   Kind          `json:"kind"` // KindOutboxRetry or KindOutboxDrop
+	Kind   Kind          `json:"kind" enum:"outbox_retry,outbox_drop"`
 	Filter outbox.Filter `json:"filter"`
 	All    bool          `json:"all,omitempty"` // the filter may be empty
 	// Force lets a drop take what still waits or is tried again.
-	Force bool `json:"force,omitempty"`
+	Force bool   `json:"force,omitempty"`
+	Why   string `json:"why,omitempty" maxLength:"1000"` // required to drop
 }
 
 // String is what was chosen, as the commands write it.
@@ -50,14 +51,14 @@ func (r OutboxRequest) String() string {
 }
 
 // Check says what is wrong with it.
-func (r OutboxRequest) Check(why string) error {
+func (r OutboxRequest) Check() error {
 	f := r.Filter
 	narrow := f.State != "" || f.Tag != "" || len(f.Keys) > 0 || !f.Since.IsZero() || !f.Until.IsZero()
 	switch {
 	case r.Kind != KindOutboxRetry && r.Kind != KindOutboxDrop:
 		return fmt.Errorf("%w: %q of the outbox, want %s or %s", ErrRequest, string(r.Kind), KindOutboxRetry,
 			KindOutboxDrop)
-	case r.Kind == KindOutboxDrop && strings.TrimSpace(why) == "":
+	case r.Kind == KindOutboxDrop && strings.TrimSpace(r.Why) == "":
 		return fmt.Errorf("%w: say why these messages may never be sent", ErrRequest)
 	case !narrow && !r.All:
 		return fmt.Errorf("%w: which messages? All, or a condition", ErrRequest)
@@ -66,6 +67,14 @@ func (r OutboxRequest) Check(why string) error {
 		return fmt.Errorf("%w: %w", ErrRequest, err)
 	}
 	return nil
+}
+
+// Task is it as an act, which has the reason.
+func (r OutboxRequest) Task() TaskRequest {
+	t := TaskRequest{Kind: r.Kind, Why: strings.TrimSpace(r.Why)}
+	r.Why = ""
+	t.Detail = r
+	return t
 }
 
 // Do does what is asked for to the rows of an outbox.
@@ -111,8 +120,8 @@ func (m *Maintenance) pruneOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := OutboxRequest{Kind: KindOutboxDrop, Filter: outbox.Filter{State: outbox.Parked,
-		Until: now.Add(-m.d.o.Retention)}}
+	r := OutboxRequest{Kind: KindOutboxDrop, Why: "parked for longer than ROLLBACKD_LOG_RETENTION",
+		Filter: outbox.Filter{State: outbox.Parked, Until: now.Add(-m.d.o.Retention)}}
 	some, _, err := m.d.Outbox().List(ctx, r.Filter, "", 1)
 	if errors.Is(err, outbox.ErrNoTable) || err == nil && len(some) == 0 {
 		return nil
@@ -121,9 +130,7 @@ func (m *Maintenance) pruneOutbox(ctx context.Context) error {
 		return err
 	}
 	var gone outbox.Changed
-	err = m.d.Do(ctx, Actor{Name: "retention"}, TaskRequest{
-		Kind: r.Kind, Why: "parked for longer than ROLLBACKD_LOG_RETENTION", Detail: r,
-	}, func(ctx context.Context, t Task) (Result, error) {
+	err = m.d.Do(ctx, Actor{Name: "retention"}, r.Task(), func(ctx context.Context, t Task) (Result, error) {
 		var err error
 		gone, err = r.Do(ctx, m.d.Outbox(), false, t.Progress)
 		return r.ResultOf(gone), err

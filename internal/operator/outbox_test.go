@@ -116,17 +116,19 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 	w.outbox()
 	w.park(time.Minute, "A", "B", "C")
 	w.daemon()
-	ask := func(r operator.OutboxRequest, why string) operator.Act {
-		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: r.Kind, Why: why, Detail: r, Alone: "outbox"})
+	ask := func(r operator.OutboxRequest) operator.Act {
+		a, err := w.desk.Ask(t.Context(), anna, r.Task())
 		w.Must(err)
 		return w.ends(a.ID)
 	}
-	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{Keys: []string{"A"}}}, "bound")
+	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Why: "bound", Filter: outbox.Filter{
+		Keys: []string{"A"},
+	}})
 	if a.State != operator.Done || a.Result == nil || a.Result.Retried != 1 || a.Why != "bound" || a.Actor != "anna" ||
 		a.Sweeping {
 		t.Errorf("the retry is on record as %+v, %+v", a, a.Result)
 	}
-	a = ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true}, "a test")
+	a = ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, Why: "a test", All: true})
 	if a.State != operator.Done || a.Result == nil || a.Result.Deleted != 2 || a.Sweeping ||
 		!strings.Contains(string(a.Result.Report), `"key":"B"`) {
 		t.Errorf("the drop is on record as %+v, %+v", a, a.Result)
@@ -135,9 +137,9 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 		{Kind: operator.KindOutboxRetry}, {Kind: operator.KindReplay, All: true},
 		{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{State: "odd"}},
 	} {
-		assert.Error(t, bad.Check("why"), operator.ErrRequest, "%+v is asked for", bad)
+		assert.Error(t, bad.Check(), operator.ErrRequest, "%+v is asked for", bad)
 	}
-	if err := (operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true}).Check(" "); err == nil {
+	if err := (operator.OutboxRequest{Kind: operator.KindOutboxDrop, All: true, Why: " "}).Check(); err == nil {
 		t.Error("messages are dropped without a reason")
 	}
 }

@@ -18,15 +18,20 @@ const (
 	LongestPause = 24 * time.Hour
 )
 
-// PauseRequest asks for a pause.
+// PauseRequest asks for a pause. The names of its JSON form are stable.
 type PauseRequest struct {
 	// ID is of the act, if it was given out before; see [Once]. "": a new one.
-	ID  string
-	Why string // required
-	// For is how long, LeastPause to LongestPause; 0: DefaultPause.
-	For time.Duration
+	ID  string `json:"-"`
+	Why string `json:"why" minLength:"1" maxLength:"1000"`
+	// Seconds are how long, LeastPause to LongestPause; 0: DefaultPause.
+	Seconds float64 `json:"seconds,omitempty" minimum:"1" maximum:"86400"`
 	// Instead is the id of the pause that this one replaces, as it was seen; "": none may stand.
-	Instead string
+	Instead string `json:"instead,omitempty" maxLength:"100"`
+}
+
+// length is how long it is to last.
+func (r PauseRequest) length() time.Duration {
+	return cmp.Or(time.Duration(r.Seconds*float64(time.Second)), DefaultPause)
 }
 
 // PausedError says that consuming is paused already, or not by the pause that was seen.
@@ -56,13 +61,12 @@ func (d *Operator) Paused(ctx context.Context) (dedup.Pause, error) {
 func (d *Operator) Now(ctx context.Context) (time.Time, error) { return d.o.Records.Now(ctx) }
 
 // Check says what is wrong with it.
-func (r *PauseRequest) Check() error {
-	r.For = cmp.Or(r.For, DefaultPause)
-	switch {
+func (r PauseRequest) Check() error {
+	switch length := r.length(); {
 	case Plain(r.Why) == "":
 		return fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
-	case r.For < LeastPause || r.For > LongestPause:
-		return fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)
+	case length < LeastPause || length > LongestPause:
+		return fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, length, LeastPause, LongestPause)
 	}
 	return nil
 }
@@ -81,10 +85,10 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 	p := dedup.Pause{ID: n.ID, By: n.Actor, Why: n.Why}
 	err = d.tx(ctx, func(tx *sql.Tx) error {
 		var err error
-		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.For, r.Instead); err != nil {
+		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.length(), r.Instead); err != nil {
 			return err
 		}
-		n.asked = pauseDetail{Seconds: r.For.Seconds(), Until: p.Until, Instead: r.Instead}
+		n.asked = pauseDetail{Seconds: r.length().Seconds(), Until: p.Until, Instead: r.Instead}
 		return d.insert(ctx, tx, n)
 	})
 	switch {
@@ -108,12 +112,12 @@ func (d *Operator) standing(ctx context.Context, id string) (dedup.Pause, error)
 	return now, &PausedError{now}
 }
 
-// ResumeRequest asks for the end of a pause.
+// ResumeRequest asks for the end of a pause. The names of its JSON form are stable.
 type ResumeRequest struct {
-	ID  string // of the act, if it was given out before
-	Why string
+	ID  string `json:"-"` // of the act, if it was given out before
+	Why string `json:"why,omitempty" maxLength:"1000"`
 	// Pause is the id of the pause that is to end, as it was seen; "": whichever stands.
-	Pause string
+	Pause string `json:"pause,omitempty" maxLength:"100"`
 }
 
 // Resume ends a pause: the daemons consume again within seconds. It returns the pause that it ended.

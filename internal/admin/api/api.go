@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -13,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
 // Prefix is where the API begins, below the base path. It changes when something that a program relies on does.
@@ -32,7 +34,7 @@ func New(v *view.View, guard *server.Guard) *API {
 	a := &API{view: v, guard: guard, desk: v.Options().Desk, mux: http.NewServeMux()}
 	a.huma = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{Components: &huma.Components{
-			Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+			Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 		}},
 		Formats:       map[string]huma.Format{"application/json": strict, "json": strict},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
@@ -45,6 +47,17 @@ func New(v *view.View, guard *server.Guard) *API {
 	a.mux.HandleFunc(anywhere, a.nothing)
 	a.mux.HandleFunc(Prefix, a.nothing)
 	return a
+}
+
+// schemaName tells two types of one name apart; the description knows a reservation by another name.
+func schemaName(t reflect.Type, hint string) string {
+	switch t {
+	case reflect.TypeFor[outbox.Filter]():
+		return "OutboxFilter"
+	case reflect.TypeFor[operator.Reserved]():
+		return "Reserved"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // anywhere is the pattern of whatever no other one names.

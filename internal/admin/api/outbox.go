@@ -19,8 +19,8 @@ type OutboxChoice struct {
 	Until time.Time `query:"until"`
 }
 
-func (c OutboxChoice) filter() view.OutboxFilter {
-	return view.OutboxFilter{Keys: c.Key, Tag: c.Tag, State: outbox.State(c.State), Since: c.Since, Until: c.Until}
+func (c OutboxChoice) filter() outbox.Filter {
+	return outbox.Filter{Keys: c.Key, Tag: c.Tag, State: outbox.State(c.State), Since: c.Since, Until: c.Until}
 }
 
 func (a *API) listOutbox(ctx context.Context, in *struct {
@@ -52,7 +52,7 @@ func (a *API) previewOutbox(ctx context.Context, in *struct {
 	All   bool `query:"all"`
 	Force bool `query:"force"`
 }) (view.OutboxPreview, error) {
-	return a.view.PreviewOutbox(ctx, view.OutboxRequest{
+	return a.view.PreviewOutbox(ctx, operator.OutboxRequest{
 		Kind: operator.Kind(in.Kind), Filter: in.filter(), All: in.All, Force: in.Force,
 	})
 }

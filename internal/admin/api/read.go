@@ -177,7 +177,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 	Since  time.Time `query:"since"`
 	Until  time.Time `query:"until"`
 	Paging
-}) (view.Page[view.Row], error) {
+}) (view.Page[operator.Row], error) {
 	f := dedup.Filter{
 		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
 	}
@@ -265,19 +265,16 @@ type Comparison struct {
 
 // Finding is one disagreement.
 type Finding struct {
+	operator.Advice
+
 	Number int                  `json:"number"`
 	Kind   operator.FindingKind `json:"kind"`
-	Means  string               `json:"means"`
 	Tag    string               `json:"tag,omitempty"`
 	Key    string               `json:"key,omitempty"`
 	Status string               `json:"status,omitempty"`
 	Since  *time.Time           `json:"since,omitempty"`
 	Order  string               `json:"order_sn,omitempty"`
 	SKU    int64                `json:"sku_id,omitempty"`
-	Repair operator.Repair      `json:"repair,omitempty"`
-	Does   string               `json:"does,omitempty"`
-	Risk   string               `json:"risk,omitempty"`
-	Cure   string               `json:"cure,omitempty"`
 }
 
 func (a *API) getComparison(ctx context.Context, in *struct {
@@ -293,10 +290,8 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 	c.Act.Result = &without
 	for n := range w.Findings {
 		f := &w.Findings[n]
-		advice := f.Advice(a.view.Options().Names.Program, time.Now())
 		c.Findings = append(c.Findings, Finding{
-			n, f.Kind, advice.Means, f.Tag, f.Key, f.Status, f.Since, f.Order, f.SKU, advice.Repair, advice.Does, advice.Risk,
-			advice.Cure,
+			f.Advice(a.view.Options().Names.Program, time.Now()), n, f.Kind, f.Tag, f.Key, f.Status, f.Since, f.Order, f.SKU,
 		})
 	}
 	maps.Copy(c.More, w.More)

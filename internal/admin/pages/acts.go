@@ -75,15 +75,26 @@ func once[R any](
 
 func nothingAsked(*http.Request) (none struct{}, err error) { return none, nil }
 
+// setOf is what a form asks for, as it stands in it: so that no text of strangers stands there as it is.
+func setOf(asked any) string {
+	text, _ := json.Marshal(asked) // which has a JSON form
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// readSet reads what setOf wrote.
+func readSet(r *http.Request, asked any) error {
+	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
+	if err != nil {
+		return err
+	}
+	set := json.NewDecoder(bytes.NewReader(text))
+	set.DisallowUnknownFields()
+	return set.Decode(asked)
+}
+
 // runAsked reads the form of a preview.
 func runAsked(r *http.Request) (asked view.RunRequest, err error) {
-	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
-	if err == nil {
-		set := json.NewDecoder(bytes.NewReader(text))
-		set.DisallowUnknownFields()
-		err = set.Decode(&asked)
-	}
-	if err != nil || asked.CutOff.IsZero() {
+	if err := readSet(r, &asked); err != nil || asked.CutOff.IsZero() {
 		return asked, refuse(http.StatusBadRequest, "The form does not say which letters: open it from their page.")
 	}
 	if asked.Why = strings.TrimSpace(r.PostForm.Get("why")); asked.Why == "" && asked.Kind == operator.KindDiscard {
@@ -101,20 +112,20 @@ func runAsked(r *http.Request) (asked view.RunRequest, err error) {
 }
 
 // pauseAsked reads the form of a pause, in place of the one that it has shown if it has shown one.
-func pauseAsked(r *http.Request) (view.PauseRequest, error) {
+func pauseAsked(r *http.Request) (operator.PauseRequest, error) {
 	length, err := time.ParseDuration(r.PostForm.Get("for"))
 	if err != nil {
 		err = refuse(http.StatusUnprocessableEntity, "%q is no time for which consuming can be paused",
 			r.PostForm.Get("for"))
 	}
-	return view.PauseRequest{
+	return operator.PauseRequest{
 		Why: r.PostForm.Get("why"), Seconds: length.Seconds(), Instead: r.PostForm.Get("instead"),
 	}, err
 }
 
 // resumeAsked reads the form that ends the pause that it has shown.
-func resumeAsked(r *http.Request) (asked view.ResumeRequest, err error) {
-	asked = view.ResumeRequest{Why: r.PostForm.Get("why"), Pause: r.PostForm.Get("pause")}
+func resumeAsked(r *http.Request) (asked operator.ResumeRequest, err error) {
+	asked = operator.ResumeRequest{Why: r.PostForm.Get("why"), Pause: r.PostForm.Get("pause")}
 	if asked.Pause == "" {
 		err = refuse(http.StatusUnprocessableEntity, "The form does not say which pause is to end: load the page again")
 	}

@@ -1,10 +1,7 @@
 package pages
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -20,10 +16,10 @@ import (
 // outboxPlace is in the navigation where there is an outbox.
 var outboxPlace = place{"/outbox", "Outbox"}
 
-func outboxAsked(q url.Values) (asked search, f view.OutboxFilter, err error) {
+func outboxAsked(q url.Values) (asked search, f outbox.Filter, err error) {
 	asked = searchOf(q, "key", "tag", "state", "since", "until")
-	f = view.OutboxFilter{Keys: asked.keys(), Tag: asked.Get("tag"), State: outbox.State(asked.Get("state"))}
-	if err = outbox.Filter(f).Check(); err != nil {
+	f = outbox.Filter{Keys: asked.keys(), Tag: asked.Get("tag"), State: outbox.State(asked.Get("state"))}
+	if err = f.Check(); err != nil {
 		return asked, f, refuse(http.StatusBadRequest, "%v", err)
 	}
 	f.Since, f.Until, err = asked.span(time.Now())
@@ -70,21 +66,17 @@ func (p *Pages) outboxAct(ctx context.Context, r *http.Request, d *drawn) error 
 			return err
 		}
 	}
-	ask := view.OutboxRequest{Kind: operator.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1"}
+	ask := operator.OutboxRequest{Kind: operator.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1"}
 	found, err := p.view.PreviewOutbox(ctx, ask)
 	if err != nil {
 		return err
-	}
-	text, err := json.Marshal(ask)
-	if err != nil {
-		return fmt.Errorf("write the set into the form: %w", err)
 	}
 	token, err := p.token(ctx, r, d)
 	drop := ask.Kind == operator.KindOutboxDrop
 	d.Title = "What would become of messages of the outbox"
 	d.Data = shown{
 		"Drop": drop, "Force": ask.Force, "Found": found, "Chosen": ask.String(), "Token": token,
-		"Set":    base64.RawURLEncoding.EncodeToString(text),
+		"Set":    setOf(ask),
 		"Other":  changed(q, "force", "", "act", string(otherOutbox[ask.Kind])),
 		"Forced": changed(q, "force", map[bool]string{false: "1"}[ask.Force]),
 	}
@@ -96,14 +88,8 @@ var otherOutbox = map[operator.Kind]operator.Kind{
 }
 
 // outboxActAsked reads the form of outboxAct.
-func outboxActAsked(r *http.Request) (asked view.OutboxRequest, err error) {
-	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
-	if err == nil {
-		set := json.NewDecoder(bytes.NewReader(text))
-		set.DisallowUnknownFields()
-		err = set.Decode(&asked)
-	}
-	if err != nil {
+func outboxActAsked(r *http.Request) (asked operator.OutboxRequest, err error) {
+	if err := readSet(r, &asked); err != nil {
 		return asked, refuse(http.StatusBadRequest, "The form does not say which messages: open it from their page.")
 	}
 	asked.Why = strings.TrimSpace(r.PostForm.Get("why"))

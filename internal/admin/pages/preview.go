@@ -3,9 +3,6 @@ package pages
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -66,10 +63,6 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(view.RunRequest{Kind: kind, Filter: found.Filter, CutOff: found.At, Force: force})
-	if err != nil {
-		return fmt.Errorf("write the set into the form: %w", err)
-	}
 	token, err := p.token(ctx, r, d)
 	if err != nil {
 		return err
@@ -96,7 +89,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		"Kind": kind, "Preview": found, "Chosen": operator.Words(found.Filter), "Force": force, "Further": after != "",
 		"Totals": totals(kind, found.Letters), "One": found.Matched == 1 && !found.More && after == "",
 		"SameBody": same, "Token": token,
-		"Set":   base64.RawURLEncoding.EncodeToString(text), // so that no text of strangers stands in it as it is
+		"Set":   setOf(view.RunRequest{Kind: kind, Filter: found.Filter, CutOff: found.At, Force: force}),
 		"Other": changed(q, "after", "", "force", "", "act", other(kind)), "Parked": parked, "Next": next, "Whole": all,
 	}
 	return nil

@@ -26,17 +26,6 @@ type (
 		Window      int               `json:"window,omitempty" minimum:"1" maximum:"10000"`
 		MaxFailures int               `json:"max_failures,omitempty" minimum:"0"`
 	}
-	// PauseRequest asks for a pause of consuming.
-	PauseRequest struct {
-		Why     string  `json:"why" minLength:"1" maxLength:"1000"`
-		Seconds float64 `json:"seconds,omitempty" minimum:"1" maximum:"86400"`
-		Instead string  `json:"instead,omitempty" maxLength:"100"`
-	}
-	// ResumeRequest asks for the end of a pause.
-	ResumeRequest struct {
-		Why   string `json:"why,omitempty" maxLength:"1000"`
-		Pause string `json:"pause,omitempty" maxLength:"100"`
-	}
 	// MendRequest asks for the mending of a finding.
 	MendRequest struct {
 		Of     string `json:"of" maxLength:"100"`
@@ -73,24 +62,21 @@ func (v *View) Start(ctx context.Context, r RunRequest) (_ Doing, err error) {
 }
 
 // Pause is a pause of the fleet.
-func (v *View) Pause(_ context.Context, r PauseRequest) (Doing, error) {
-	ask := operator.PauseRequest{
-		Why: r.Why, For: time.Duration(r.Seconds * float64(time.Second)), Instead: r.Instead,
-	}
+func (v *View) Pause(_ context.Context, r operator.PauseRequest) (Doing, error) {
 	return func(ctx context.Context, id string) (operator.Act, error) {
-		ask.ID = id
-		if _, err := v.o.Desk.Pause(ctx, Actor(ctx), ask); err != nil {
+		r.ID = id
+		if _, err := v.o.Desk.Pause(ctx, Actor(ctx), r); err != nil {
 			return operator.Act{}, err
 		}
 		return v.o.Desk.Act(ctx, id)
-	}, ask.Check()
+	}, r.Check()
 }
 
 // Resume is the end of a pause.
-func (v *View) Resume(_ context.Context, r ResumeRequest) (Doing, error) {
+func (v *View) Resume(_ context.Context, r operator.ResumeRequest) (Doing, error) {
 	return func(ctx context.Context, id string) (operator.Act, error) {
-		ask := operator.ResumeRequest{ID: id, Why: r.Why, Pause: r.Pause}
-		if _, err := v.o.Desk.Resume(ctx, Actor(ctx), ask); err != nil {
+		r.ID = id
+		if _, err := v.o.Desk.Resume(ctx, Actor(ctx), r); err != nil {
 			return operator.Act{}, err
 		}
 		return v.o.Desk.Act(ctx, id)

@@ -99,9 +99,9 @@ func (v *View) lookAtOutbox(ctx context.Context, _ func(*outbox.Survey)) (*outbo
 
 // OutboxRows is a page of messages of the outbox without their bodies, in the order in which relays look at them. It
 // may be shorter than a page although there are more.
-func (v *View) OutboxRows(ctx context.Context, f OutboxFilter, after string, limit int) (Page[OutboxRow], error) {
+func (v *View) OutboxRows(ctx context.Context, f outbox.Filter, after string, limit int) (Page[OutboxRow], error) {
 	return search(ctx, pageTime, func(ctx context.Context) (Page[OutboxRow], error) {
-		all, next, err := v.o.Desk.Outbox().List(ctx, outbox.Filter(f), after, limit)
+		all, next, err := v.o.Desk.Outbox().List(ctx, f, after, limit)
 		return Page[OutboxRow]{OutboxOf(all), dedup.Cursor(next)}, err
 	})
 }
@@ -119,48 +119,29 @@ func (v *View) OutboxMessage(ctx context.Context, tag, key string) ([]OutboxRow,
 	})
 }
 
-type (
-	// OutboxFilter chooses messages of the outbox. All that is named must hold.
-	OutboxFilter outbox.Filter
-	// OutboxRequest asks for messages of the outbox to be sent again, or deleted.
-	OutboxRequest struct {
-		Kind   operator.Kind `json:"kind" enum:"outbox_retry,outbox_drop"`
-		Filter OutboxFilter  `json:"filter"`
-		All    bool          `json:"all,omitempty"`
-		Force  bool          `json:"force,omitempty"`
-		Why    string        `json:"why,omitempty" maxLength:"1000"`
-	}
-	// OutboxPreview is what that would come to, of the first messages.
-	OutboxPreview struct {
-		Matched int         `json:"matched"`
-		Left    int         `json:"left"` // a relay or a transaction has them in hand
-		More    bool        `json:"more,omitempty"`
-		Items   []OutboxRow `json:"items"`
-	}
-)
-
-func (r OutboxRequest) asked() operator.OutboxRequest {
-	return operator.OutboxRequest{Kind: r.Kind, Filter: outbox.Filter(r.Filter), All: r.All, Force: r.Force}
+// OutboxPreview is what a request would come to, of the first messages.
+type OutboxPreview struct {
+	Matched int         `json:"matched"`
+	Left    int         `json:"left"` // a relay or a transaction has them in hand
+	More    bool        `json:"more,omitempty"`
+	Items   []OutboxRow `json:"items"`
 }
 
-// String is what was chosen, as the commands write it.
-func (r OutboxRequest) String() string { return r.asked().String() }
-
 // PreviewOutbox is what a request would come to.
-func (v *View) PreviewOutbox(ctx context.Context, r OutboxRequest) (OutboxPreview, error) {
-	ask := r.asked()
-	if err := ask.Check("a preview needs none"); err != nil {
+func (v *View) PreviewOutbox(ctx context.Context, r operator.OutboxRequest) (OutboxPreview, error) {
+	r.Why = "a preview needs none"
+	if err := r.Check(); err != nil {
 		return OutboxPreview{}, err
 	}
 	return search(ctx, ActsTime, func(ctx context.Context) (OutboxPreview, error) {
-		c, err := ask.Do(ctx, v.o.Desk.Outbox(), true, func(string, int) {})
+		c, err := r.Do(ctx, v.o.Desk.Outbox(), true, func(string, int) {})
 		return OutboxPreview{c.Changed, c.Left, c.More, OutboxOf(c.Rows)}, err
 	})
 }
 
 // ChangeOutbox is that.
-func (v *View) ChangeOutbox(_ context.Context, r OutboxRequest) (Doing, error) {
-	ask := r.asked()
-	return v.task(operator.TaskRequest{Kind: r.Kind, Why: strings.TrimSpace(r.Why), Detail: ask, Alone: "outbox"}),
-		ask.Check(r.Why)
+func (v *View) ChangeOutbox(_ context.Context, r operator.OutboxRequest) (Doing, error) {
+	ask := r.Task()
+	ask.Alone = "outbox"
+	return v.task(ask), r.Check()
 }

@@ -235,11 +235,11 @@ func (v *View) Letters(
 }
 
 // Rows is a page of the log: by status, the latest first.
-func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[Row], error) {
+func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[operator.Row], error) {
 	f.Group = v.o.Group
-	return search(ctx, pageTime, func(ctx context.Context) (Page[Row], error) {
+	return search(ctx, pageTime, func(ctx context.Context) (Page[operator.Row], error) {
 		rows, next, err := v.o.Records.List(ctx, f)
-		return Page[Row]{RowsOf(rows), next}, err
+		return Page[operator.Row]{operator.RowsOf(rows), next}, err
 	})
 }
 
@@ -324,11 +324,8 @@ func Tell(
 	copies func(dedup.Row) string,
 ) Told {
 	t := Told{
-		Order: order, Reserved: operator.ReservedOf(found.Reservations), Messages: []operator.Explanation{},
-		Unseen: found.Unseen, More: found.More,
-	}
-	if t.Unseen == nil {
-		t.Unseen = []string{}
+		Order: order, Reserved: append([]operator.Reserved{}, found.Reservations...), Messages: []operator.Explanation{},
+		Unseen: append([]string{}, found.Unseen...), More: found.More,
 	}
 	for _, m := range found.Messages {
 		e := operator.Explain(m, names)

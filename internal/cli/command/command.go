@@ -48,10 +48,9 @@ const (
 type Flags struct {
 	*pflag.FlagSet
 
-	Cobra   *cobra.Command // it is to the library
-	Program string         // how it was called
-	Output  *output
-	checks  []func() error
+	Cobra  *cobra.Command // it is to the library
+	Output *output
+	checks []func() error
 }
 
 // New makes a command of the program.

@@ -202,9 +202,6 @@ func (a *App) Query(file, named string) (operator.Query, error) {
 func SQLFileError(err error) error {
 	_, unread := errors.AsType[*sqlhandler.Error](err)
 	_, refused := errors.AsType[*sqlhandler.Refusal](err)
-	if _, said := errors.AsType[*UsageError](err); said {
-		return err
-	}
 	_, said := errors.AsType[*UsageError](err)
 	if !said && (unread || refused || errors.Is(err, sqlhandler.ErrFile)) {
 		return Usagef("ROLLBACKD_SQL_FILE: %w", err)

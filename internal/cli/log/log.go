@@ -50,14 +50,14 @@ status the latest transition first. Every page is read through an index, however
 		return func(ctx context.Context, c *command.Call) error {
 			filter.Group, filter.Since, filter.Until, filter.Statuses = c.Config.Group, *since, *until, *statuses
 			return command.List(c, wanted, func() { c.SayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
-				[]view.Row, dedup.Cursor, error) {
+				[]operator.Row, dedup.Cursor, error) {
 				filter.After, filter.Limit = after, min(most, dedup.MaxListed)
 				rows, next, err := c.Records.List(ctx, filter)
 				if errors.Is(err, dedup.ErrCursor) {
 					err = command.Usagef("--after: %w", err)
 				}
-				return view.RowsOf(rows), next, err
-			}, []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(r view.Row) []any {
+				return operator.RowsOf(rows), next, err
+			}, []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(r operator.Row) []any {
 				return []any{command.Date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.Fitting(r.Remark)}
 			})
 		}

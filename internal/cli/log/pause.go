@@ -27,7 +27,7 @@ Producers are not stopped, and the queue grows meanwhile.`,
 		by := f.By()
 		var r operator.PauseRequest
 		f.StringVar(&r.Why, "why", "", "the reason, for whoever finds the fleet paused")
-		f.DurationVar(&r.For, "for", operator.DefaultPause, "how long, "+operator.LeastPause.String()+" to "+
+		length := f.Duration("for", operator.DefaultPause, "how long, "+operator.LeastPause.String()+" to "+
 			operator.LongestPause.String())
 		instead := f.Bool("instead", false, "in place of the pause that stands, if one does")
 		f.Check(func() error {
@@ -39,7 +39,7 @@ Producers are not stopped, and the queue grows meanwhile.`,
 		return func(ctx context.Context, c *command.Call) error {
 			now, err := c.Acts.Paused(ctx)
 			if err == nil && strings.TrimSpace(r.Why) != "" {
-				if *instead {
+				if r.Seconds = length.Seconds(); *instead {
 					r.Instead = now.ID
 				}
 				now, err = c.Acts.Pause(ctx, operator.Actor{Name: by()}, r)

@@ -157,16 +157,16 @@ func changeCommand(kind operator.Kind) command.Command {
 		filter, by, r := conditions(f), f.By(), operator.OutboxRequest{Kind: kind}
 		f.BoolVar(&r.All, "all", false, "choose all messages")
 		dryRun := f.Bool("dry-run", false, "change nothing, count what would be done, of the first 10,000")
-		why := f.String("why", "", command.WhyHelp)
+		f.StringVar(&r.Why, "why", "", command.WhyHelp)
 		if kind == operator.KindOutboxDrop {
 			f.BoolVar(&r.Force, "force", false, "also messages that still wait or are tried again")
 		}
 		f.Check(func() error {
 			r.Filter = *filter
-			if *dryRun && *why == "" {
+			if *dryRun && r.Why == "" {
 				return nil
 			}
-			if err := r.Check(*why); err != nil {
+			if err := r.Check(); err != nil {
 				return command.Usagef("%w", err)
 			}
 			return nil
@@ -177,8 +177,9 @@ func changeCommand(kind operator.Kind) command.Command {
 				return err
 			}
 			var res outbox.Changed
-			err = c.Act(ctx, by(), *dryRun, operator.TaskRequest{Kind: kind, Why: *why, Detail: r}, func(
-				ctx context.Context, task operator.Task) (_ operator.Result, err error) {
+			err = c.Act(ctx, by(), *dryRun, r.Task(), func(ctx context.Context, task operator.Task) (
+				_ operator.Result, err error,
+			) {
 				res, err = r.Do(ctx, rows, *dryRun, func(phase string, n int) {
 					c.Progress.Count(n, phase)
 					task.Progress(phase, n)
