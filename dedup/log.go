@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/limits"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // What the log says when a statement did not do what was asked.
@@ -21,7 +22,7 @@ var (
 	ErrExists = errors.New("the row exists already")
 	// ErrUnknown: the answer to COMMIT was lost. It may be committed, or not, or be committed later. Repeat the same call
 	// with the same arguments, or look with Holds; never assume.
-	ErrUnknown = errors.New("the outcome of COMMIT is unknown")
+	ErrUnknown = mysqldb.ErrUnknown
 	// ErrStale: the identity has ended (success, or discarded), there is nothing to reopen or to discard.
 	ErrStale = errors.New("the identity has ended already")
 	// ErrTransition: no arrow of the diagram leads there. A fault of the caller.
@@ -142,22 +143,10 @@ func (l *Log) judge(r *Row) {
 	}
 }
 
-// inTx runs f in a READ COMMITTED transaction: under REPEATABLE READ, workers that insert neighbouring keys deadlock on
-// gaps. An error of f means that nothing was committed; an error of COMMIT is ErrUnknown.
+// inTx runs f in a transaction. An error of f means that nothing was committed; an error of COMMIT is ErrUnknown.
 func (l *Log) inTx(ctx context.Context, f func(Execer) error) error {
 	if l.memory != nil {
 		return l.memory.inTx(f)
 	}
-	tx, err := l.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback() // a connection that cannot roll back is gone, and its transaction with it
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	return nil
+	return mysqldb.InTx(ctx, l.db, func(tx *sql.Tx) error { return f(tx) })
 }

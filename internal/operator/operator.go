@@ -164,19 +164,3 @@ func (d *Operator) exec(ctx context.Context, text string, args ...any) (int64, e
 	}
 	return res.RowsAffected()
 }
-
-// tx runs f in a transaction. An error of COMMIT is dedup.ErrUnknown.
-func (d *Operator) tx(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback() // a connection that cannot roll back is gone, and its transaction with it
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
-	}
-	return nil
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // How long a pause lasts. A person who needs more pauses again: a fleet that nobody remembers must not stand for ever.
@@ -83,7 +84,7 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 		return dedup.Pause{}, err
 	}
 	p := dedup.Pause{ID: n.ID, By: n.Actor, Why: n.Why}
-	err = d.tx(ctx, func(tx *sql.Tx) error {
+	err = mysqldb.InTx(ctx, d.db, func(tx *sql.Tx) error {
 		var err error
 		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.length(), r.Instead); err != nil {
 			return err
@@ -128,7 +129,7 @@ func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedu
 		return dedup.Pause{}, err
 	}
 	var ended dedup.Pause
-	err = d.tx(ctx, func(tx *sql.Tx) error {
+	err = mysqldb.InTx(ctx, d.db, func(tx *sql.Tx) error {
 		var err error
 		if ended, err = d.o.Records.EndPause(ctx, tx, d.o.Group, d.o.Queue, r.Pause); err != nil {
 			return err

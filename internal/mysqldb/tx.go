@@ -1,0 +1,28 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// ErrUnknown: the answer to COMMIT was lost.
+var ErrUnknown = errors.New("the outcome of COMMIT is unknown")
+
+// InTx runs f in a READ COMMITTED transaction: under REPEATABLE READ, workers that insert neighbouring keys deadlock on
+// gaps. An error of f means that nothing was committed; an error of COMMIT is [ErrUnknown].
+func InTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback() // a connection that cannot roll back is gone, and its transaction with it
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return nil
+}
