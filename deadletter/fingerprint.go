@@ -3,7 +3,6 @@ package deadletter
 import (
 	"regexp"
 	"strings"
-	"unicode"
 )
 
 // maxFingerprint is how many bytes of an error are looked at: errors of one kind begin alike.
@@ -59,36 +58,21 @@ func isWord(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' |
 
 func endsInWord(s string) bool { return s != "" && (isWord(s[len(s)-1]) || s[len(s)-1] == '#') }
 
-// without is a word of ASCII letters and digits without what is its own: all of it when it is a number or hexadecimal,
-// else each number in it.
-func without(all string) string {
-	const leastHex = 8
-	word := strings.TrimSuffix(all, "Z") // of a time
-	digits, hex := 0, true
-	for i := range len(word) {
-		c := word[i]
-		if c >= '0' && c <= '9' {
-			digits++
-		} else if lower := c | 0x20; lower < 'a' || lower > 'f' {
-			hex = hex && i == 1 && word[0] == '0' && lower == 'x'
-		}
-	}
+var (
+	// own are words that are a number or hexadecimal, such as a group of a UUID, perhaps of a time.
+	own = regexp.MustCompile(`^(?:[0-9]+|[0-9A-Fa-f]{4}|[0-9A-Fa-f]{8,}|0[xX](?:[0-9A-Fa-f]{2}|[0-9A-Fa-f]{6,}))Z?$`)
+
+	numbers = regexp.MustCompile(`[0-9]+`)
+)
+
+// without is a word of ASCII letters and digits without what is its own: all of it when it is a number or hexadecimal
+// with a digit, else each number in it.
+func without(word string) string {
 	switch {
-	case digits == 0:
-		return all
-	case digits == len(word), hex && (len(word) >= leastHex || len(word) == 4 && digits > 0):
-		return "#" // also a group of a UUID that has a digit
+	case !strings.ContainsAny(word, "0123456789"):
+		return word
+	case own.MatchString(word):
+		return "#"
 	}
-	var out strings.Builder
-	for i := range len(word) {
-		if !unicode.IsDigit(rune(word[i])) {
-			out.WriteByte(word[i])
-		} else if i == 0 || !unicode.IsDigit(rune(word[i-1])) {
-			out.WriteByte('#')
-		}
-	}
-	if word != all {
-		out.WriteByte('Z')
-	}
-	return out.String()
+	return numbers.ReplaceAllLiteralString(word, "#")
 }

@@ -40,14 +40,9 @@ func (e *Error) Error() string {
 
 // Load reads the settings from environ, in the form of os.Environ. It reports all bad values at once as an *Error; the
 // Config is then the zero one. The warnings hold what is not wrong enough to refuse, and are complete in both cases.
-// Load opens the files that X_FILE variables name and nothing else.
-func Load(environ []string) (Config, []Warning, error) {
-	return LoadFor(environ)
-}
-
-// LoadFor is Load for what asks only the servers of these settings (keys without prefix; none: all): it does without
-// the others.
-func LoadFor(environ []string, asks ...string) (Config, []Warning, error) {
+// Load opens the files that X_FILE variables name and nothing else. Who asks only the servers of some settings (keys
+// without prefix; none: all) does without the others.
+func Load(environ []string, asks ...string) (Config, []Warning, error) {
 	ours := prefixed(environ)
 	names := []string{""}
 	if c, _ := single(environ, "QUEUES"); len(c.Queues) > 0 {

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -141,23 +140,8 @@ func (f *Finding) publishCure(name string, now time.Time) string {
 	if err != nil {
 		return err.Error() // cannot be: text and integers
 	}
-	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(visible(body),
-		"'", `'\''`), name, repairTag)
-}
-
-// visible is JSON with every character escaped that a terminal would not show.
-func visible(text []byte) string {
-	var b strings.Builder
-	for _, r := range string(text) {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	return b.String()
+	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(
+		string(screen.JSON(body)), "'", `'\''`), name, repairTag)
 }
 
 // Reservation is the status of its reservation, and its sku, in words.

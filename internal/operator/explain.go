@@ -280,8 +280,8 @@ func reservedRows(all []stock.Reservation) (rows [][]string) {
 func Write(w io.Writer, order string, reserved []stock.Reservation, messages []Explanation, unseen []string) error {
 	var text strings.Builder
 	if order != "" {
-		fmt.Fprintf(&text, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
-			some(len(messages), "message"))
+		fmt.Fprintf(&text, "order %s: %s, %s\n", screen.Printable(order), screen.Plural(len(reserved), "reservation"),
+			screen.Plural(len(messages), "message"))
 		if len(reserved) > 0 {
 			text.WriteByte('\n')
 			_ = screen.WriteTable(&text, ReservedHeader(), reservedRows(reserved)) // which takes everything
@@ -301,11 +301,4 @@ func Write(w io.Writer, order string, reserved []stock.Reservation, messages []E
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
-}
-
-func some(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

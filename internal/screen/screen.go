@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -74,6 +75,42 @@ func Shorten(s string, characters int) string {
 		n++
 	}
 	return s
+}
+
+// Date is a time as lists have it; "" for none.
+func Date(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Format(time.RFC3339)
+}
+
+// Plural is a number with the word for what it counts.
+func Plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// JSON is text of encoding/json with every character escaped that is none a person sees: that leaves DEL, the control
+// characters U+0080 to U+009F and the formatting ones as they are. Beyond ASCII a character stands inside a string.
+func JSON(text []byte) []byte {
+	acts := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if !bytes.ContainsFunc(text, acts) {
+		return text
+	}
+	escaped := make([]byte, 0, len(text)+64)
+	for _, r := range string(text) {
+		if !acts(r) {
+			escaped = utf8.AppendRune(escaped, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			escaped = fmt.Appendf(escaped, `\u%04x`, unit)
+		}
+	}
+	return escaped
 }
 
 // Moment reads a time, in UTC where it names no zone, or a duration before now; an empty text is no time.

@@ -77,14 +77,10 @@ func (p *Pages) outboxAct(ctx context.Context, r *http.Request, d *drawn) error 
 	d.Data = shown{
 		"Drop": drop, "Force": ask.Force, "Found": found, "Chosen": ask.String(), "Token": token,
 		"Set":    setOf(ask),
-		"Other":  changed(q, "force", "", "act", string(otherOutbox[ask.Kind])),
+		"Other":  changed(q, "force", "", "act", other[ask.Kind]),
 		"Forced": changed(q, "force", map[bool]string{false: "1"}[ask.Force]),
 	}
 	return err
-}
-
-var otherOutbox = map[operator.Kind]operator.Kind{
-	operator.KindOutboxDrop: operator.KindOutboxRetry, operator.KindOutboxRetry: operator.KindOutboxDrop,
 }
 
 // outboxActAsked reads the form of outboxAct.

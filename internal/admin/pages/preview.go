@@ -90,7 +90,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		"Totals": totals(kind, found.Letters), "One": found.Matched == 1 && !found.More && after == "",
 		"SameBody": same, "Token": token,
 		"Set":   setOf(view.RunRequest{Kind: kind, Filter: found.Filter, CutOff: found.At, Force: force}),
-		"Other": changed(q, "after", "", "force", "", "act", other(kind)), "Parked": parked, "Next": next, "Whole": all,
+		"Other": changed(q, "after", "", "force", "", "act", other[kind]), "Parked": parked, "Next": next, "Whole": all,
 	}
 	return nil
 }
@@ -101,11 +101,10 @@ func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 	return k == operator.KindReplay && runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict)
 }
 
-func other(k operator.Kind) string {
-	if k == operator.KindReplay {
-		return string(operator.KindDiscard)
-	}
-	return string(operator.KindReplay)
+// other is what can be done instead of an act of a kind.
+var other = map[operator.Kind]string{
+	operator.KindReplay: string(operator.KindDiscard), operator.KindDiscard: string(operator.KindReplay),
+	operator.KindOutboxRetry: string(operator.KindOutboxDrop), operator.KindOutboxDrop: string(operator.KindOutboxRetry),
 }
 
 // changed are the values of an address with some of them replaced; an empty one is taken out.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -40,12 +41,7 @@ func OutboxOf(rows []outbox.Row) []OutboxRow {
 
 // Facts are what is known of it, line by line; texts that are empty are there too.
 func (r OutboxRow) Facts() []operator.Fact {
-	at := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return t.Format(time.RFC3339)
-	}
+	at := screen.Date
 	to := func(name *string) string {
 		if name == nil {
 			return "that of the relay"

@@ -56,14 +56,14 @@ func Usagef(format string, args ...any) error {
 }
 
 // LoadConfig reads the settings, prints their warnings to stderr, and returns every bad one in a single UsageError. For
-// asks see [config.LoadFor].
+// asks see [config.Load].
 func (a *App) LoadConfig(asks ...string) (config.Config, error) {
 	return a.LoadSettings(func(w config.Warning) { a.Say("warning: %s", w) }, asks...)
 }
 
 // LoadSettings is LoadConfig with the warnings handed to warn.
 func (a *App) LoadSettings(warn func(config.Warning), asks ...string) (config.Config, error) {
-	cfg, warnings, err := config.LoadFor(a.Environ, asks...)
+	cfg, warnings, err := config.Load(a.Environ, asks...)
 	for _, w := range warnings {
 		warn(w)
 	}

@@ -8,10 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
@@ -113,37 +109,16 @@ func WriteJSON(w io.Writer, v any) error {
 	return nil
 }
 
-// Escaping writes JSON on with every character escaped that is none a person sees. encoding/json leaves DEL, the
-// control characters U+0080 to U+009F and the formatting ones as they are; beyond ASCII a character stands inside a
-// string.
+// Escaping writes JSON on as [screen.JSON] has it.
 type Escaping struct{ io.Writer }
 
 // Write takes whole characters at a time, as encoding/json writes them.
 func (w Escaping) Write(p []byte) (int, error) {
-	if !bytes.ContainsFunc(p, acts) {
-		return w.Writer.Write(p)
-	}
-	escaped := make([]byte, 0, len(p)+64)
-	for _, r := range string(p) {
-		switch {
-		case !acts(r):
-			escaped = utf8.AppendRune(escaped, r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			escaped = fmt.Appendf(escaped, `\u%04x\u%04x`, high, low)
-		default:
-			escaped = fmt.Appendf(escaped, `\u%04x`, r)
-		}
-	}
-	if _, err := w.Writer.Write(escaped); err != nil {
+	if _, err := w.Writer.Write(screen.JSON(p)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
-
-// acts reports whether a character of JSON may act on a terminal. Below DEL encoding/json has escaped what is inside
-// strings.
-func acts(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
 // Fitting is a remark as a list shows it: cut on a terminal, whole for whoever reads on.
 func (a *App) Fitting(remark string) string {
@@ -151,20 +126,4 @@ func (a *App) Fitting(remark string) string {
 		return screen.Shorten(remark, 80)
 	}
 	return remark
-}
-
-// Date is a time as lists have it; "" for none.
-func Date(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return at.Format(time.RFC3339)
-}
-
-// Plural is a number with the word for what it counts.
-func Plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }

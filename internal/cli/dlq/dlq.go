@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // Commands are those of this folder.
@@ -119,7 +120,7 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 				filter.Limit = min(most, dedup.MaxListed)
 				return c.Letters.List(ctx, *filter, after)
 			}, []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(l deadletter.Letter) []any {
-				return []any{command.Date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.Fitting(l.Remark)}
+				return []any{screen.Date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.Fitting(l.Remark)}
 			})
 		}
 	},
@@ -135,7 +136,7 @@ func countLetters(ctx context.Context, c *command.Call, f deadletter.Filter) err
 	}
 	t := command.Table{Header: []string{"REASON", "LETTERS", "OLDEST", "NEWEST"}}
 	for _, r := range reasons {
-		t.Add(r.Reason, r.Count, command.Date(r.Oldest), command.Date(r.Newest))
+		t.Add(r.Reason, r.Count, screen.Date(r.Oldest), screen.Date(r.Newest))
 	}
 	return c.Render(reasons, t)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 var exportCommand = command.Command{
@@ -47,7 +48,7 @@ main queue as they are, like a letter moved by hand.`,
 			if n == 0 && err == nil {
 				c.SayUnknownGroup(ctx)
 			}
-			c.Say("exported %s", command.Plural(n, "letter"))
+			c.Say("exported %s", screen.Plural(n, "letter"))
 			return err
 		}
 	},

@@ -53,7 +53,7 @@ has all. A key that is dead under several tags is shown once for each.`,
 func writeLetter(p *command.Page, s deadletter.Shown) {
 	facts := command.Table{Header: []string{"identity", fmt.Sprintf("group %s, tag %s, key %s", s.Group, s.Tag, s.Key)}}
 	for _, fact := range [][2]string{
-		{"dead", string(s.Reason) + " since " + command.Date(s.DeadAt)}, {"error", s.Remark},
+		{"dead", string(s.Reason) + " since " + screen.Date(s.DeadAt)}, {"error", s.Remark},
 		{"attempts", fmt.Sprintf("%d, replays %s", s.Attempts, replaysText(s.Letter))}, {"message id", s.MessageID},
 		{"body sha256", s.BodyHash}, {"properties" + cutMark(s.HeadersCut), compactJSON(s.Properties)},
 		{"headers" + cutMark(s.HeadersCut), compactJSON(s.Headers)}, {"body" + cutMark(s.BodyCut), s.Body},

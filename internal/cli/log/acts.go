@@ -47,7 +47,7 @@ shows that act. Acts are kept for 90 days.`,
 					Before: after, Limit: min(most, operator.MaxActs),
 				})
 			}, []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}, func(a operator.Act) []any {
-				return []any{command.Date(a.Created), command.Date(a.Ended), a.Kind, a.Actor, a.State,
+				return []any{screen.Date(a.Created), screen.Date(a.Ended), a.Kind, a.Actor, a.State,
 					screen.Shorten(a.Outcome(), 80), screen.Shorten(a.Subject(), 80), screen.Shorten(a.Why, 80), a.ID}
 			}))
 		}
@@ -58,7 +58,7 @@ func actTable(a operator.Act) command.Table {
 	t := command.Table{Header: []string{"id", a.ID}}
 	for _, fact := range [][2]string{
 		{"act", string(a.Kind)}, {"by", a.Actor}, {"why", a.Why}, {"on what", a.Subject()}, {"state", string(a.State)},
-		{"outcome", a.Outcome()}, {"error", a.Error}, {"began", command.Date(a.Created)}, {"ended", command.Date(a.Ended)},
+		{"outcome", a.Outcome()}, {"error", a.Error}, {"began", screen.Date(a.Created)}, {"ended", screen.Date(a.Ended)},
 		{"worked on by", a.Owner}, {"stopped by", a.StopBy},
 	} {
 		t.Fact(fact[0], fact[1])

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // Commands are those of this folder.
@@ -58,7 +59,7 @@ status the latest transition first. Every page is read through an index, however
 				}
 				return operator.RowsOf(rows), next, err
 			}, []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(r operator.Row) []any {
-				return []any{command.Date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.Fitting(r.Remark)}
+				return []any{screen.Date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.Fitting(r.Remark)}
 			})
 		}
 	},

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 var pauseCommand = command.Command{
@@ -49,7 +50,7 @@ Producers are not stopped, and the queue grows meanwhile.`,
 			}
 			p := view.PauseOf(now)
 			t := command.Table{Header: []string{"PAUSED", "BY", "SINCE", "UNTIL", "WHY"}}
-			t.Add(map[bool]string{true: "yes", false: "no"}[p.Paused], p.By, command.Date(p.Since), command.Date(p.Until), p.Why)
+			t.Add(map[bool]string{true: "yes", false: "no"}[p.Paused], p.By, screen.Date(p.Since), screen.Date(p.Until), p.Why)
 			return c.Render(p, t)
 		}
 	},

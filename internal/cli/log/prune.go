@@ -94,7 +94,7 @@ func prune(ctx context.Context, c *command.Call, who, why string, age time.Durat
 	}
 	for _, p := range rows {
 		res.Rows = append(res.Rows, pruned{p.Status.String(), p.Rows, p.Oldest})
-		t.Add(p.Status, p.Rows, command.Date(p.Oldest))
+		t.Add(p.Status, p.Rows, screen.Date(p.Oldest))
 	}
 	return errors.Join(c.Render(res, t), c.Hinted(err))
 }

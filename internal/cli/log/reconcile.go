@@ -147,7 +147,7 @@ func writeKind(p *command.Page, r operator.Report, kind operator.FindingKind, li
 		}
 		since := ""
 		if f.Since != nil {
-			since = command.Date(*f.Since)
+			since = screen.Date(*f.Since)
 		}
 		t.Add(f.Tag, f.Key, f.Status, since, f.Order, f.Reservation(), f.Outcome())
 		if cure := f.Cure(program, time.Now()); !f.Mended && !slices.Contains(commands, cure) {
@@ -227,7 +227,7 @@ func writeExpected(p *command.Page, e operator.Expected) {
 	for _, f := range e.Found {
 		where.Add(f.Count, f.Where, f.Means)
 		for _, a := range f.First {
-			first.Add(f.Where, a.Tag, a.Key, command.Date(a.Since), screen.Shorten(a.Why, 200))
+			first.Add(f.Where, a.Tag, a.Key, screen.Date(a.Since), screen.Shorten(a.Why, 200))
 		}
 	}
 	p.Table(where)
@@ -235,9 +235,9 @@ func writeExpected(p *command.Page, e operator.Expected) {
 		p.Addf("\n")
 		p.Table(first)
 	}
-	p.Addf("\nThe SELECT names %s.", command.Plural(e.Seen, "message"))
+	p.Addf("\nThe SELECT names %s.", screen.Plural(e.Seen, "message"))
 	if e.Queued > 0 {
-		p.Addf(" The main queue holds %s.", command.Plural(e.Queued, "message"))
+		p.Addf(" The main queue holds %s.", screen.Plural(e.Queued, "message"))
 	}
 	p.Addf("\n")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -103,7 +104,7 @@ func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
 		p.c.Progress.End()
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
-		_, printErr := fmt.Fprintf(p.c.Stdout, "published %s %s\n", command.Plural(p.published, "message"), p.where)
+		_, printErr := fmt.Fprintf(p.c.Stdout, "published %s %s\n", screen.Plural(p.published, "message"), p.where)
 		if printErr != nil {
 			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
 		}

@@ -85,7 +85,7 @@ RabbitMQ and are tried again, or are parked. Nothing is locked, and a bounded pa
 			err = command.List(c, wanted, func() {}, func(most int, after string) ([]outbox.Row, string, error) {
 				return rows.List(ctx, *filter, after, min(most, outbox.MaxListed))
 			}, []string{"PUT AT", "DUE AT", "TAG", "KEY", "STATE", "TRIES", "REASON"}, func(r outbox.Row) []any {
-				return []any{command.Date(r.PutAt), command.Date(r.DueAt), r.Tag, r.Key, r.State, r.Tries, c.Fitting(r.Reason)}
+				return []any{screen.Date(r.PutAt), screen.Date(r.DueAt), r.Tag, r.Key, r.State, r.Tries, c.Fitting(r.Reason)}
 			})
 			return hinted(c, err)
 		}
