@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // blamed leaves rows as the fast path leaves them whose handler blamed these messages an hour ago. Their next attempt
@@ -101,14 +102,10 @@ func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
 		got := w.outcomes()
 		delete(got, "in_progress") // copies that were a little early
 		w.want("outcomes", got, tc.end)
-		if n := w.claimOwners(); n > 40 {
-			t.Errorf("%d claims, want few", n)
-		}
+		assert.AtMost(t, w.claimOwners(), 40, "claims")
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if len(w.calls) > 40 {
-			t.Errorf("%d calls, want few", len(w.calls))
-		}
+		assert.AtMost(t, len(w.calls), 40, "calls")
 	})
 }
 
@@ -127,9 +124,7 @@ func TestWhatADeadProcessHadNotClaimedIsAttemptedTogether(t *testing.T) {
 	w.applied(all...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.calls) > n/10 {
-		t.Errorf("%d calls of the handler for %d messages, want few", len(w.calls), n)
-	}
+	assert.AtMost(t, len(w.calls), n/10, "calls of the handler for %d messages", n)
 }
 
 // Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
@@ -532,8 +527,6 @@ func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
 			one := later - w.counts("rollbackd_publishes_total")["retry"]
 			return got["applied"] == len(all) && got["applied"]+got["duplicate"]+one == copies*len(all)
 		})
-		if got["dead_lettered"]+got["abandoned"] > 0 {
-			t.Errorf("outcomes %v, want none dead or abandoned", maps.Clone(got))
-		}
+		assert.AtMost(t, got["dead_lettered"]+got["abandoned"], 0, "outcomes %v", maps.Clone(got))
 	})
 }

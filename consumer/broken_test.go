@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // fails are the ways in which a deployment fails for every message, by name.
@@ -85,12 +86,8 @@ func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
 		w.eventually("the retries that were on their way are back", func() bool {
 			return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == 0
 		})
-		if dead := w.dead(); dead > limit {
-			t.Errorf("%d letters, want at most %d", dead, limit)
-		}
-		if n := w.spent(); n > messages {
-			t.Errorf("%d attempts for %d messages: it is not braked", n, messages)
-		}
+		assert.AtMost(t, w.dead(), limit, "letters")
+		assert.AtMost(t, w.spent(), messages, "attempts for messages: it is not braked")
 	})
 }
 
@@ -110,9 +107,7 @@ func TestASteadyFlowThatFailsOrdinarilyIsBraked(t *testing.T) {
 		w.publish("{}", keys(fmt.Sprintf("order-%d", i), 30)...)
 	}
 	w.paused(r, "max_dead_rate")
-	if dead := w.dead(); dead > 20 {
-		t.Errorf("%d letters, want at most 20", dead)
-	}
+	assert.AtMost(t, w.dead(), 20, "letters")
 }
 
 // Given a broken deployment whose attempts are spaced out, or whose letters are held back, when it is mended, then it
@@ -131,9 +126,7 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 			r := w.startWith(keys("order", messages)...)
 			w.paused(r, "max_dead_rate")
 			is(w, "rollbackd_paused", w.counts("rollbackd_paused")["max_dead_rate"], 1)
-			if dead := w.dead(); dead > 20 {
-				t.Errorf("%d letters before the pause, want at most 20", dead)
-			}
+			assert.AtMost(t, w.dead(), 20, "letters before the pause")
 			before := w.spent()
 			w.eventually("it has tried again", func() bool { return w.spent() > before })
 			w.paused(r, "max_dead_rate")

@@ -707,9 +707,7 @@ func TestADrainNamesTheMessageWhoseHandlerNeverReturns(t *testing.T) {
 	await(t, inside, "the handler is stuck")
 	began := time.Now()
 	err := r.drained()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v, want 300ms and at most 2s for what is stuck", took)
-	}
+	assert.AtMost(t, time.Since(began), 5*time.Second, "it took")
 	if !errors.Is(err, consumer.ErrDrainTimeout) || !errors.Is(err, consumer.ErrStuck) ||
 		!strings.Contains(err.Error(), "order-0003") {
 		t.Errorf("Run = %v, want ErrDrainTimeout, and ErrStuck with order-0003", err)

@@ -105,9 +105,7 @@ func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
 	w.compensate(deadletter.CompensateOptions{Notifier: told})
 	w.wantTold(told, want...)
 	for _, c := range told.calls {
-		if len(c) > 100 {
-			t.Errorf("%d letters at once, want 100 at most", len(c))
-		}
+		assert.AtMost(t, len(c), 100, "letters at once")
 	}
 	row := w.Row(want[7])
 	letter := told.calls[0][7]

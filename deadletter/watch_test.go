@@ -25,9 +25,7 @@ func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 	if res.Replayed != n || res.Applied != n || res.FailedAgain != 0 || res.Unsettled != 0 {
 		t.Errorf("%+v; want all %d replayed and applied", res, n)
 	}
-	if waiting > 40 {
-		t.Errorf("%d letters waited at a time, want at most 40", waiting)
-	}
+	assert.AtMost(t, waiting, 40, "letters waited at a time")
 	w.wantEffects(n)
 }
 

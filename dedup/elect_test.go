@@ -182,9 +182,7 @@ func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {
 		l := *w.log
 		l.o.Table = table
 		n := require.Get(l.leadName(t.Context(), conn, group))(t)
-		if len(n) > 64 {
-			t.Errorf("%q has %d characters, the server takes 64", n, len(n))
-		}
+		assert.AtMost(t, len(n), 64, "%q has characters, the server takes 64", n)
 		return n
 	}
 	seen := map[string]bool{}

@@ -53,9 +53,7 @@ func TestTheMemoryDoesWhatTheDatabaseDoes(t *testing.T) {
 			cmpopts.IgnoreUnexported(Row{}))
 		assert.Is(t, diff, "", "%s (-database +memory)", k.Key)
 	}
-	if moved < 100 {
-		t.Errorf("only %d trials moved a row", moved)
-	}
+	assert.AtLeast(t, moved, 100, "only trials moved a row")
 }
 
 func rowsOfAll(w *world, keys []Identity) map[Identity]Row {

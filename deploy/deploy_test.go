@@ -35,9 +35,7 @@ func TestEveryVariableUsedIsASettingOfTheProgram(t *testing.T) {
 			}
 		}
 	}
-	if used < 20 {
-		t.Errorf("only %d variables found: the pattern is wrong", used)
-	}
+	assert.AtLeast(t, used, 20, "only variables found: the pattern is wrong")
 }
 
 var (
@@ -75,9 +73,7 @@ func TestRulesAndDashboardUseMetricsOfTheProgram(t *testing.T) {
 	} {
 		text := read(t, file)
 		names := metric.FindAllStringSubmatch(text, -1)
-		if len(names) < least {
-			t.Errorf("only %d metrics found in %s: the pattern is wrong", len(names), file)
-		}
+		assert.AtLeast(t, len(names), least, "only metrics found in %s: the pattern is wrong", file)
 		for _, m := range names {
 			if name := m[1]; !slices.Contains(known, name) && !slices.Contains(known, histogram.ReplaceAllString(name, "")) {
 				t.Errorf("%s uses %s, which the program does not export", file, name)

@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -63,9 +64,7 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 			t.Errorf("access %s by key %q: %.120s … %s", kind, key, statement, statement[max(0, len(statement)-200):])
 		}
 	}
-	if explained < 12 {
-		t.Errorf("%d statements explained: %.80q", explained, statements)
-	}
+	assert.AtLeast(t, explained, 12, "statements explained: %.80q", statements)
 }
 
 // An ordinary batch of 500 messages costs three statements.

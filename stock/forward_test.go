@@ -48,9 +48,7 @@ func TestReserveTakesNothingForFree(t *testing.T) {
 	}
 	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES " + values[2:])
 	require.OK(t, w.reserve("a", items[900:]...))
-	if err := w.reserve("a", items...); !is(err, stock.ErrQuantity) {
-		t.Errorf("error is %v, want ErrQuantity", err)
-	}
+	assert.Error(t, w.reserve("a", items...), stock.ErrQuantity, "error")
 	require.OK(t, w.rollback(stock.Options{}, message("a", "k")))
 	w.wantAll(10, 1, 1000)
 }
@@ -86,9 +84,7 @@ func TestReserveRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w.t = t
 			before := w.reservations(test.order)
-			if err := w.reserve(test.order, test.items...); !is(err, test.want) {
-				t.Errorf("error is %v, want %v", err, test.want)
-			}
+			assert.Error(t, w.reserve(test.order, test.items...), test.want, "error")
 			w.wantReservations(test.order, before)
 			w.wantAmount(1, 8)
 			w.wantAmount(2, 10)
@@ -110,9 +106,7 @@ func TestConfirmIsFinal(t *testing.T) {
 	for order, want := range map[string]error{
 		"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid,
 	} {
-		if err := w.confirm(order); !is(err, want) {
-			t.Errorf("Confirm of %q: %v, want %v", order, err, want)
-		}
+		assert.Error(t, w.confirm(order), want, "Confirm of %q", order)
 	}
 	w.wantReservations("b", "1×1 released stock.rollback/k, 2×2 reserved")
 }

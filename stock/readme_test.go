@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -70,9 +71,7 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 		t.Errorf("reserved twice: %v, want error 1062", err)
 	}
 	require.OK(t, do("b", insert, look, take))
-	if err := do("c", insert, look, take); !is(err, sql.ErrNoRows) {
-		t.Errorf("sold what was not there: %v", err)
-	}
+	assert.Error(t, do("c", insert, look, take), sql.ErrNoRows, "sold what was not there")
 	require.OK(t, do("a", look, deduct))
 	require.OK(t, w.confirm("a"))
 	require.OK(t, do("b", look, release, restock))
@@ -86,7 +85,5 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 	require.OK(t, do("e", mark, look))
 	require.OK(t, w.rollback(refuse, message("e", "k")))
 	w.wantReservations("e", "0×0 refused tag/key")
-	if err := w.reserve("e", item(1, 4)); !is(err, stock.ErrRefused) {
-		t.Errorf("reserved for an order that is marked: %v, want ErrRefused", err)
-	}
+	assert.Error(t, w.reserve("e", item(1, 4)), stock.ErrRefused, "reserved for an order that is marked")
 }

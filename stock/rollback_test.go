@@ -306,12 +306,8 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 			w := newWorld(t, 1, 2)
 			require.OK(t, w.rollback(refuse, message("a", "k1", test.items...), message("a", "k2", test.items...)))
 			w.wantReservations("a", test.refused)
-			if err := w.reserve("a", item(1, 7)); !is(err, stock.ErrRefused) {
-				t.Errorf("Reserve after the rollback: %v, want ErrRefused", err)
-			}
-			if err := w.confirm("a"); !is(err, stock.ErrRefused) {
-				t.Errorf("Confirm after the rollback: %v, want ErrRefused", err)
-			}
+			assert.Error(t, w.reserve("a", item(1, 7)), stock.ErrRefused, "Reserve after the rollback")
+			assert.Error(t, w.confirm("a"), stock.ErrRefused, "Confirm after the rollback")
 			for _, o := range []stock.Options{refuse, {Empty: stock.Retry}} { // refused is done, whatever the policy is now
 				require.OK(t, w.rollback(o, message("a", "k3", item(1, 7))))
 			}
@@ -353,9 +349,7 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 			want := "0×0 refused stock.rollback/k1, " + test.want
 			w.wantReservations(name, want)
 			for _, late := range []int64{1, 4} { // before and behind the skus that the order has
-				if err := w.reserve(name, item(late, 7)); !is(err, stock.ErrRefused) {
-					t.Errorf("Reserve of sku %d after the rollback: %v, want ErrRefused", late, err)
-				}
+				assert.Error(t, w.reserve(name, item(late, 7)), stock.ErrRefused, "Reserve of sku %d after the rollback", late)
 			}
 			w.wantAmount(1, 100)
 			require.OK(t, w.rollback(refuse, message(name, "k2"), message(name, "k3", item(1, 7))))
@@ -417,9 +411,7 @@ func TestRollbackOfAHugeBatch(t *testing.T) {
 	var wrong int
 	require.OK(t, w.db.QueryRow(`SELECT COUNT(*) FROM stock_reservation
 		WHERE status <> 2 OR rollback_key <> REPLACE(order_sn, 'order', 'key')`).Scan(&wrong))
-	if wrong > 0 {
-		t.Errorf("%d rows are not released by their own message", wrong)
-	}
+	assert.AtMost(t, wrong, 0, "rows are not released by their own message")
 }
 
 func TestRollbackOfTheLargestMessages(t *testing.T) {
@@ -437,9 +429,7 @@ func TestRollbackOfTheLargestMessages(t *testing.T) {
 	require.OK(t, w.rollback(refuse, message("a", "k1", items[:999]...), message("b", "k2", items...)))
 	w.wantAmount(999, 10)
 	w.wantAmount(1000, 8)
-	if err := w.reserve("b", item(500, 1)); !is(err, stock.ErrRefused) {
-		t.Errorf("Reserve: %v, want ErrRefused", err)
-	}
+	assert.Error(t, w.reserve("b", item(500, 1)), stock.ErrRefused, "Reserve")
 }
 
 func TestRollbackOfNothing(t *testing.T) {

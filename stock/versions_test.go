@@ -163,9 +163,7 @@ func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
 	w.exec(formerRefusal, "former", 1, 1, "stock.rollback", "k")
 	require.OK(t, w.rollback(refuse, message("this", "k", item(1, 1))))
 	for _, order := range []string{"before", "former", "this"} {
-		if err := w.reserve(order, item(1, 1)); !is(err, stock.ErrRefused) {
-			t.Errorf("%s: reserve: %v, want ErrRefused", order, err)
-		}
+		assert.Error(t, w.reserve(order, item(1, 1)), stock.ErrRefused, "%s: reserve", order)
 		if _, err := w.db.ExecContext(t.Context(), formerReserve, order, 1, 1); mysqlNumber(err) != 1062 {
 			t.Errorf("%s: the former's reserve: %v, want error 1062", order, err)
 		}

@@ -170,9 +170,7 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 					most = 2 * n
 				}
 				for key, times := range copies {
-					if times > 2 {
-						t.Errorf("%s came %d times", key, times)
-					}
+					assert.AtMost(t, times, 2, "%s came times", key)
 				}
 				if len(copies) != n || sum < want || sum > most {
 					t.Errorf("%d messages came, %d of %d different ones; want %d to %d in all", sum, len(copies), n, want, most)
@@ -217,9 +215,7 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			s.thaw(second)
 			copies, _ := s.finish()
 			for key, times := range copies {
-				if times > 2 {
-					t.Errorf("%s came %d times", key, times)
-				}
+				assert.AtMost(t, times, 2, "%s came times", key)
 			}
 			assert.Is(t, len(copies), n, "messages came")
 		})
@@ -238,9 +234,7 @@ func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
 	s.await("it is frozen", frozen)
 	began := time.Now()
 	s.leaseEnds() // which waits for the rows
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("its rows were locked for %v", took)
-	}
+	assert.AtMost(t, time.Since(began), 20*time.Second, "its rows were locked for")
 	copies, _ := s.finish()
 	for key, times := range copies {
 		assert.Is(t, times, 2, "%s came times", key)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -93,8 +94,6 @@ func TestBodiesAsLargeAsTheBudgetComeThroughAlone(t *testing.T) {
 	w.ended(len(sent))
 	most := peak(t, daemon)
 	t.Logf("at most %d MiB", most)
-	if most > 64+5*huge>>20+100 {
-		t.Errorf("the daemon took %d MiB, want the budget, a body a lane, and what the program takes", most)
-	}
+	assert.AtMost(t, most, 64+5*huge>>20+100, "the daemon took MiB")
 	w.rest(daemon)
 }

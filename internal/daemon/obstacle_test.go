@@ -89,18 +89,16 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 			letGo := w.hold([]string{"ROLLBACK"}, "BEGIN", fmt.Sprintf("UPDATE %s SET amount = amount + 1 WHERE %s = %d",
 				kind.table, kind.id, held))
 			disturbed := run(orders[messages:], free)
-			if limit := soon + time.Duration(float64(undisturbed)/least); disturbed > limit {
-				t.Errorf("beside a foreign lock it takes %v, without %v: want %v at most", disturbed, undisturbed, limit)
-			}
+			assert.AtMost(t, disturbed, soon+time.Duration(float64(undisturbed)/least),
+				"beside a foreign lock it takes, without %v", undisturbed)
 			daemon := w.start()
 			letGo()
 			began := time.Now()
 			w.ended(2 * messages)
 			t.Logf("all are applied %v after the lock is gone", time.Since(began).Round(time.Millisecond))
 			w.stop(daemon)
-			if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status <> 1 OR consumer_times <> 1"); n > 0 {
-				t.Errorf("%d messages are not applied, or were charged for the wait", n)
-			}
+			assert.AtMost(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status <> 1 OR consumer_times <> 1"), 0,
+				"messages are not applied, or were charged for the wait")
 			if !own {
 				w.judge(oracle.Allowance{})
 				return

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
@@ -51,7 +52,5 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	}
 	// The first claim of the poison shares its process with one claim of each other lane: these may lose an attempt, once.
 	report := w.judged(len(orders)-1, 1, oracle.Allowance{Attempts: 2})
-	if report.AttemptsSpent > lanes-1 {
-		t.Errorf("the crashes cost innocents %d attempts, at most %d were to be expected", report.AttemptsSpent, lanes-1)
-	}
+	assert.AtMost(t, report.AttemptsSpent, lanes-1, "the crashes cost innocents attempts, at most were to be expected")
 }

@@ -138,9 +138,7 @@ func TestKindsWithoutEndGoByTheirText(t *testing.T) {
 			log.Warn("x", "err", strings.Repeat("z", i%5_000+1)+" "+strings.Repeat("y", i/5_000))
 		}
 		time.Sleep(2 * fold.Window)
-		if n := len(out.all(t)); n > 6_000 {
-			t.Errorf("%d lines for 20,000 errors that are all different", n)
-		}
+		assert.AtMost(t, len(out.all(t)), 6_000, "lines for 20,000 errors that are all different")
 	})
 }
 

@@ -201,9 +201,7 @@ func TestAMajorityOfMastersIsMissed(t *testing.T) {
 			t.Fatalf("Lock = %v, want ErrUnavailable", err)
 		}
 	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("100 batches took %v", took)
-	}
+	assert.AtMost(t, time.Since(start), 10*time.Second, "100 batches took")
 	if up, _, cause := a.Up(); up || cause == nil || !strings.Contains(cause.Error(), "master 2 of 3") {
 		t.Errorf("Up = %v, %v, want down, and which", up, cause)
 	}

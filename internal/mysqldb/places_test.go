@@ -61,9 +61,7 @@ func readPlaces(t *testing.T, from sayer) map[uint16]place {
 func TestEachErrorOfBothServersHasItsPlace(t *testing.T) {
 	for _, from := range []sayer{mySQL, mariaDB} {
 		places := readPlaces(t, from)
-		if len(places) < 1000 {
-			t.Errorf("%s has %d errors", golden(from), len(places))
-		}
+		assert.AtLeast(t, len(places), 1000, "%s has errors", golden(from))
 		for n, p := range places {
 			if got := faultOf(from, n, p.state).String(); got != p.fault {
 				if p.fault = got; !*update {

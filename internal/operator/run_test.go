@@ -138,9 +138,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 		have := w.act(a.ID)
 		return fmt.Sprintf("%+v", have), have.Terms == 2
 	})
-	if took := time.Since(began); took > 8*time.Second {
-		t.Errorf("the next one took it up after %v", took)
-	}
+	assert.AtMost(t, time.Since(began), 8*time.Second, "the next one took it up after")
 	some(15)
 	// when somebody stops it
 	began = time.Now()

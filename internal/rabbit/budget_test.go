@@ -98,9 +98,7 @@ func TestAWindowBeginsSmallAndStaysSoForLargeBodies(t *testing.T) {
 	for id, deliveries := range got {
 		assert.Is(t, deliveries, 1, "%s was delivered times", id)
 	}
-	if w := rabbit.Window(s); w > share/size {
-		t.Errorf("a window of %d, which is over the budget", w)
-	}
+	assert.AtMost(t, rabbit.Window(s), share/size, "a window, which is over the budget")
 }
 
 // Given a backlog of small messages, when the window grows to the prefetch, then none of them is delivered twice: a
@@ -119,9 +117,7 @@ func TestAWindowGrowsWithoutASecondDelivery(t *testing.T) {
 			again++
 		}
 	}
-	if again > 0 {
-		t.Errorf("%d of %d messages were delivered more than once", again, n)
-	}
+	assert.AtMost(t, again, 0, "of %d messages were delivered more than once", n)
 	if w := rabbit.Window(s); w < 500 {
 		t.Errorf("a window of %d at the end, want about the prefetch of %d", w, prefetch)
 	}
@@ -151,9 +147,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 		return b.Depth(q) == 0 && rabbit.Held(s) >= share/2 && rabbit.Held(other) >= share/2
 	})
 	for _, s := range both {
-		if held := rabbit.Held(s); held > share {
-			t.Errorf("%d bytes are in hand, want no more than the share of %d", held, share)
-		}
+		assert.AtMost(t, rabbit.Held(s), share, "bytes are in hand")
 	}
 	// then what was shed comes again
 	got := taken{}
@@ -186,9 +180,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	for range 2 {
 		for id, deliveries := range <-done {
 			got[id] = deliveries
-			if deliveries > 2 {
-				t.Errorf("%s was delivered %d times, want no more than twice", id, deliveries)
-			}
+			assert.AtMost(t, deliveries, 2, "%s was delivered times", id)
 			if deliveries > 1 {
 				again++
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -56,7 +57,5 @@ func TestLedgerStaysSmallBehindADeliveryThatIsHeld(t *testing.T) {
 		l.hand(tag)
 		require.Get(l.settle(tag, false))(t)
 	}
-	if len(l.open) > 2 {
-		t.Errorf("%d entries, want 2 at most", len(l.open))
-	}
+	assert.AtMost(t, len(l.open), 2, "entries")
 }

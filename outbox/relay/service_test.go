@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -56,9 +57,7 @@ func (w *world) produce(prefix string) (inTime int) {
 		tx := require.Get(w.db.BeginTx(w.Context(), nil))(w)
 		soon := require.Get(outbox.Cancel(w.Context(), tx, "t", key))(w)
 		w.must(tx.Commit())
-		if took := time.Since(began); took > time.Second {
-			w.Errorf("Put and Cancel took %v", took)
-		}
+		assert.AtMost(w, time.Since(began), time.Second, "Put and Cancel took")
 		if soon {
 			inTime++
 		}
@@ -132,9 +131,7 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 	const seconds = 8
 	before := questions()
 	rest(seconds * time.Second)
-	if n := questions() - before - 1; n > seconds+1 {
-		t.Errorf("%d statements in %d seconds", n, seconds)
-	}
+	assert.AtMost(t, questions()-before-1, seconds+1, "statements in %d seconds", seconds)
 	var took []time.Duration
 	for i := range 3 {
 		rest(3 * time.Second)
@@ -144,9 +141,7 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 		took = append(took, time.Since(began))
 	}
 	t.Logf("after idleness: %v", took)
-	if slices.Min(took) > 1500*time.Millisecond {
-		t.Errorf("messages are sent %v after idleness, want 1.5s at most", took)
-	}
+	assert.AtMost(t, slices.Min(took), 1500*time.Millisecond, "messages are sent %v after idleness", took)
 }
 
 // Latency from when a message is committed to its confirm, at 1,000 messages a second. It is printed; what is asserted

@@ -69,9 +69,7 @@ func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
 		}
 	}
 	o.pass(all, nil, time.Millisecond)
-	if len(o.passed) > maxPassed {
-		t.Errorf("%d values have passed, want %d at most", len(o.passed), maxPassed)
-	}
+	assert.AtMost(t, len(o.passed), maxPassed, "values have passed")
 	if all[0].values != nil {
 		t.Error("what is applied still has its values")
 	}

@@ -321,9 +321,7 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 			t.Errorf("no link leads to %s", want)
 		}
 	}
-	if len(seen) < 15 {
-		t.Errorf("only %d addresses were found: %v", len(seen), seen)
-	}
+	assert.AtLeast(t, len(seen), 15, "only addresses were found: %v", seen)
 }
 
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {

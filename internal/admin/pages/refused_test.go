@@ -61,9 +61,7 @@ func TestTheSameRefusalIsNewsOnceInAMinute(t *testing.T) {
 	for i := range 3 * mostRefused {
 		f.news(strings.Repeat("x", i), now)
 	}
-	if len(f.known) > mostRefused {
-		t.Errorf("%d are remembered", len(f.known))
-	}
+	assert.AtMost(t, len(f.known), mostRefused, "are remembered")
 	if !f.news("later", now.Add(3*refusedEvery)) || len(f.known) > 10 {
 		t.Errorf("after a while %d are remembered", len(f.known))
 	}

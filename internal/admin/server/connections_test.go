@@ -125,9 +125,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 	}
 	siege.Wait()
 	b.alive()
-	if n := open(append(all[0], all[1]...)); n > mostOpen/2 {
-		t.Errorf("%d connections from one address are open, want %d at most", n, mostOpen/2)
-	}
+	assert.AtMost(t, open(append(all[0], all[1]...)), mostOpen/2, "connections from one address are open")
 	require.Get(io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
 	assert.OK(t, healthy(), "who came from another address lost his connection:")
 	for from := range 3 { // so many that all places are taken
@@ -136,9 +134,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 		}
 	}
 	b.alive()
-	if n := open(append(all[0], all[1]...)); n > mostOpen {
-		t.Errorf("%d connections are open, want %d at most", n, mostOpen)
-	}
+	assert.AtMost(t, open(append(all[0], all[1]...)), mostOpen, "connections are open")
 }
 
 // Given headers that do not end, or are too many, then their connection ends soon.
@@ -151,9 +147,7 @@ func TestHeadersEndSoon(t *testing.T) {
 	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal("half a header holds a connection for a minute")
 	}
-	if took := time.Since(began); took > headersWithin+2*time.Second {
-		t.Errorf("half a header holds a connection for %v", took)
-	}
+	assert.AtMost(t, time.Since(began), headersWithin+2*time.Second, "half a header holds a connection for")
 	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
 	resp := require.Get(http.ReadResponse(bufio.NewReader(large), nil))(t)
 	defer resp.Body.Close()

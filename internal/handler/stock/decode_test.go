@@ -144,9 +144,7 @@ func TestDecodeRefusesBadMessages(t *testing.T) {
 // The hot path: the string and the list of the result. Under -race a sync.Pool loses every fourth reader, on purpose.
 func TestDecodeAllocatesLittle(t *testing.T) {
 	body := message(2)
-	if n := testing.AllocsPerRun(100, func() { _, _ = decode(body) }); n > 8 {
-		t.Errorf("%v allocations, want 2, and 8 at most under -race", n)
-	}
+	assert.AtMost(t, testing.AllocsPerRun(100, func() { _, _ = decode(body) }), 8, "allocations")
 }
 
 func FuzzDecode(f *testing.F) {
@@ -161,9 +159,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got, err := decode(body)
 		if err != nil {
-			if len(err.Error()) > 500 {
-				t.Errorf("the error has %d bytes", len(err.Error()))
-			}
+			assert.AtMost(t, len(err.Error()), 500, "the error has bytes")
 			return
 		}
 		// What decode reads, encoding/json reads alike: it only refuses more.

@@ -3,6 +3,7 @@
 package assert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,18 @@ import (
 func Is[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	t.Helper()
 	unless(t, got == want, got, want, what, args)
+}
+
+// AtMost fails the test if got is more than want.
+func AtMost[T cmp.Ordered](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	unless(t, got <= want, got, want, what+", at most", args)
+}
+
+// AtLeast fails the test if got is less than want.
+func AtLeast[T cmp.Ordered](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	unless(t, got >= want, got, want, what+", at least", args)
 }
 
 // Equal fails the test unless both lists are the same.

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -92,8 +93,6 @@ func (b *tab) picture(name string, height int64) {
 	if *pictures == "" {
 		return // with other fonts a picture has another size
 	}
-	if len(png) > mostOfPicture {
-		b.t.Errorf("%s has %d bytes", name, len(png))
-	}
+	assert.AtMost(b.t, len(png), mostOfPicture, "%s has bytes", name)
 	require.OK(b.t, os.WriteFile(filepath.Join(*pictures, name), png, 0o600))
 }

@@ -212,8 +212,6 @@ func (b *tab) stands(where string) {
 	if l.Over > 0 || len(l.Offenders) > 0 {
 		b.t.Errorf("%s is %d pixels wider than the screen: %q", where, l.Over, l.Offenders)
 	}
-	if len(l.Marks) > 0 {
-		b.t.Errorf("%s shows the characters %q as they are", where, l.Marks)
-	}
+	assert.AtMost(b.t, len(l.Marks), 0, "%s shows the characters %q as they", where, l.Marks)
 	assert.Is(b.t, l.Parts, "a header main footer", "%s consists", where)
 }

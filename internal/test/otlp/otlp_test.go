@@ -100,9 +100,7 @@ func (r *receiver) find(t *testing.T, what string, n int, yes func(span) bool) [
 		found = slices.DeleteFunc(r.spans(), func(s span) bool { return !yes(s) })
 		return len(found) >= n
 	})
-	if len(found) > n {
-		t.Errorf("%s: %d spans, want %d", what, len(found), n)
-	}
+	assert.AtMost(t, len(found), n, "%s: spans", what)
 	return found
 }
 

@@ -97,9 +97,7 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	if !filepath.IsAbs(dir) {
 		t.Fatalf("the helper said %q, want its folder", dir)
 	}
-	if n := len(processesIn(t, dir)); n < 4 {
-		t.Errorf("%d processes run in the stack's folder, want at least 4", n)
-	}
+	assert.AtLeast(t, len(processesIn(t, dir)), 4, "processes run in the stack's folder")
 
 	// When it is killed.
 	require.OK(t, cmd.Process.Kill())

@@ -159,9 +159,7 @@ func TestProxyDelaySlowsTheLink(t *testing.T) {
 	c := dial(t, p.Addr)
 	start := time.Now()
 	talks(t, c, "a")
-	if took := time.Since(start); took < 200*time.Millisecond {
-		t.Errorf("there and back took %v, want at least 200ms", took)
-	}
+	assert.AtLeast(t, time.Since(start), 200*time.Millisecond, "there and back took")
 }
 
 func TestRateMakesTheLinkNarrow(t *testing.T) {
