@@ -61,6 +61,7 @@ func (k *soak) look() {
 	k.add("indexes, MiB", 0, must.Value[float64](w.ctx, w.db, fmt.Sprintf(size, "index_length")))
 	k.add("undo history, transactions", 0, must.Value[float64](w.ctx, w.db,
 		"SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'"))
+	k.write()
 }
 
 func (k *soak) add(name string, most, value float64) {
@@ -121,11 +122,21 @@ func (s *series) growth() (slope, least float64) {
 	return 60 * slope, 60 * (slope - 3*math.Sqrt(off/across/(n-2)))
 }
 
-// judge says of each series that grows too fast that it does, and writes table and chart.
+// judge says of each series that grows too fast that it does.
 func (k *soak) judge() {
 	if k == nil {
 		return
 	}
+	fmt.Fprint(k.w.o.Out, "\n"+k.write())
+	for _, s := range k.all {
+		if slope, least := s.growth(); s.Most > 0 && least > s.Most {
+			k.w.violation("%s grows by %.1f an hour, by %.1f beyond doubt: %v may be", s.Name, slope, least, s.Most)
+		}
+	}
+}
+
+// write writes table and chart of what there is so far, and returns the table.
+func (k *soak) write() string {
 	var table strings.Builder
 	fmt.Fprint(&table, "| | first | least | most | last | growth an hour | of it certain | may be |\n",
 		"|---|---|---|---|---|---|---|---|\n")
@@ -137,13 +148,10 @@ func (k *soak) judge() {
 		}
 		fmt.Fprintf(&table, "| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %s |\n", s.Name, s.Values[0],
 			slices.Min(s.Values), slices.Max(s.Values), s.Values[len(s.Values)-1], slope, least, may)
-		if s.Most > 0 && least > s.Most {
-			k.w.violation("%s grows by %.1f an hour, by %.1f beyond doubt: %v may be", s.Name, slope, least, s.Most)
-		}
 	}
-	fmt.Fprint(k.w.o.Out, "\n"+table.String())
 	must.OK(os.WriteFile(k.w.o.Soak+".md", []byte(table.String()), 0o644))
 	must.OK(os.WriteFile(k.w.o.Soak+".svg", k.chart(), 0o644))
+	return table.String()
 }
 
 //go:embed soak.svg.tmpl
