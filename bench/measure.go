@@ -43,7 +43,7 @@ func measure(s settings, r *run.Runner, resume bool) {
 	defer m.progress.close()
 	for range s.Rounds {
 		fmt.Printf("cycle %d of %d, after %v\n", m.rep.Cycles+1, s.Rounds, m.took().Round(time.Second))
-		m.run(cycle(s, r, m.rep.Cycles == 0))
+		m.run(cycle(s, r, &m.rep.Results))
 		m.rep.Cycles++
 		fmt.Printf("%v a cycle\n", (m.took() / time.Duration(m.rep.Cycles)).Round(time.Second))
 		m.write()
@@ -121,8 +121,8 @@ func (s settings) resumable(name string, builds []ground.Build, of any, resume b
 }
 
 // cycle are the parts of a cycle, in which everybody has a turn.
-func cycle(s settings, r *run.Runner, first bool) (steps []step) {
-	for i, group := range figure.Cycle(s.Only, first) {
+func cycle(s settings, r *run.Runner, before *figure.Results) (steps []step) {
+	for i, group := range figure.Cycle(s.Only, before) {
 		steps = append(steps, step{fmt.Sprintf("group %d", i+1), nil, func() (p figure.Results) {
 			for _, c := range group {
 				round := run.Round{Contestant: c.Name}

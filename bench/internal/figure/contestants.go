@@ -109,12 +109,10 @@ func cycle() [][]run.Contestant {
 		},
 			many("classic_%d_failing", failingWorkers, lost), many("watermill_%d_failing", failingWorkers, lostToo),
 		),
-		{
+		slices.Concat([]run.Contestant{
 			{Name: "mysql_1ms", MySQLDelay: farAway, Settings: []string{moreLanes}, Guess: 25_000},
 			{Name: contended1, Sowing: twins, Guess: 35_000},
 			{Name: "contended", Daemons: 2, Sowing: twins, Guess: 35_000},
-		},
-		slices.Concat([]run.Contestant{
 			{Name: handlerSQL, Sowing: statements, Guess: 20_000}, {Name: handlerHTTP, Sowing: calls, Guess: 8000},
 		},
 			many("classic_%d_sql", workerCounts, run.Contestant{Rival: rival.Classic, Sowing: statements, Guess: 2500}),
@@ -125,10 +123,12 @@ func cycle() [][]run.Contestant {
 
 // Cycle is one turn of the contestants that the wanted figures need, in the groups that are compared with each other,
 // the base before each group that is compared with it. Those that only points of the curves, or remarks, are made of
-// have one turn, in the first cycle: the run is long enough.
-func Cycle(wanted []string, first bool) (all [][]run.Contestant) {
+// have one turn, in the first cycle: the run is long enough. So have rivals that others of their figure have beaten in
+// the cycles before.
+func Cycle(wanted []string, before *Results) (all [][]run.Contestant) {
 	base := run.Contestant{Name: Base, Guess: 30_000}
-	needed, compared := needs(wanted, first)
+	needed, compared := needs(wanted, len(before.Rounds) == 0)
+	needed = slices.DeleteFunc(needed, before.beaten)
 	for _, g := range cycle() {
 		some := slices.DeleteFunc(g, func(c run.Contestant) bool { return !slices.Contains(needed, c.Name) })
 		if slices.ContainsFunc(some, func(c run.Contestant) bool { return slices.Contains(compared, c.Name) }) {

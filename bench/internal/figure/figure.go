@@ -218,6 +218,15 @@ func besideBoth(t *Results) (all []float64, parts map[string]float64) {
 	return all, map[string]float64{"pages": t.rate("pages"), fullLog: t.rate(fullLog)}
 }
 
+// beaten says that another rival of the same figure was so much faster that this one will not be the best.
+func (t *Results) beaten(name string) bool {
+	const clearly = 0.9
+	return slices.ContainsFunc(definitions, func(d definition) bool {
+		return slices.Contains(d.rivals, name) && len(t.of(name)) > 0 &&
+			t.rate(name) < clearly*slices.Max(pick(d.rivals, t.rate))
+	})
+}
+
 // slowestPages are the slowest answers of each round; the parts are the pages.
 func slowestPages(t *Results) (slowest []float64, parts map[string]float64) {
 	parts = map[string]float64{}

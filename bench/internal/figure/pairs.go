@@ -88,7 +88,7 @@ type Subject struct {
 // product's side alone: who is compared with it is the same for both builds. So some figures mean the same subject.
 func Subjects(names []string) (all []Subject) {
 	whole := map[string]run.Contestant{Latency: {}, Pages: {}}
-	for _, c := range slices.Concat(Cycle(Names(), true)...) {
+	for _, c := range slices.Concat(Cycle(Names(), &Results{})...) {
 		if c.Rival == "" && c.Name != Pages {
 			whole[c.Name] = wholeOf(c)
 		}
@@ -130,7 +130,7 @@ func wholeOf(c run.Contestant) run.Contestant {
 // Profiled is a contestant whose daemon can be profiled: one daemon, on a field of its own, with MySQL beside it.
 func Profiled(name string) run.Contestant {
 	names := []string{}
-	for _, c := range slices.Concat(Cycle(Names(), true)...) {
+	for _, c := range slices.Concat(Cycle(Names(), &Results{})...) {
 		if c.Rival != "" || c.Daemons > 1 || c.FullLog || c.Extent == run.Replayed || c.MySQLDelay != 0 || c.Lock != "" {
 			continue
 		}

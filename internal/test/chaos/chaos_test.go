@@ -42,14 +42,12 @@ func TestASoakFailsOnWhatGrowsBeyondDoubt(t *testing.T) {
 		hourly, noise, warming float64
 		grows                  bool
 	}{
-		"a leak":                       {60, 20, 1, 0, true},
-		"a leak that noise hides":      {8, 20, 30, 0, false},
-		"a leak among noise, long":     {600, 20, 30, 0, true},
-		"what may be":                  {60, 7, 1, 0, false},
-		"a level":                      {600, 0, 30, 0, false},
-		"what a warm-up takes":         {60, 0, 1, 50, false},
-		"too few looks to say so":      {3, 1000, 1, 0, false},
-		"what falls as fast as a leak": {60, -20, 1, 0, false},
+		"a leak":                   {60, 20, 1, 0, true},
+		"a leak that noise hides":  {8, 20, 30, 0, false},
+		"a leak among noise, long": {600, 20, 30, 0, true},
+		"what may be":              {60, 7, 1, 0, false},
+		"what a warm-up takes":     {60, 0, 1, 50, false},
+		"too few looks to say so":  {3, 1000, 1, 0, false},
 	} {
 		w := &world{o: Options{Out: t.Output(), Soak: filepath.Join(t.TempDir(), "soak")}}
 		w.soak = &soak{w: w}

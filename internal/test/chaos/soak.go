@@ -37,11 +37,12 @@ type soak struct {
 // look waits until all is well after a fault and then for the rest of a minute, and adds a value to each series. The
 // latency is that of the messages that are published in this calm.
 func (k *soak) look() {
-	if k == nil {
+	w := k.w
+	if w.o.Soak == "" {
 		return
 	}
-	w := k.w
 	w.recover("before a look")
+	w.until(time.Minute, func() bool { n, err := w.depth(queue); return err == nil && n < w.o.Rate })
 	calm := time.Now()
 	w.load.timed(map[string]time.Time{})
 	_ = w.pass(max(leastCalm, time.Minute-time.Since(k.looked))) // who asks next sees the end of the run
@@ -124,7 +125,7 @@ func (s *series) growth() (slope, least float64) {
 
 // judge says of each series that grows too fast that it does.
 func (k *soak) judge() {
-	if k == nil {
+	if k.w.o.Soak == "" {
 		return
 	}
 	fmt.Fprint(k.w.o.Out, "\n"+k.write())
@@ -138,16 +139,12 @@ func (k *soak) judge() {
 // write writes table and chart of what there is so far, and returns the table.
 func (k *soak) write() string {
 	var table strings.Builder
-	fmt.Fprint(&table, "| | first | least | most | last | growth an hour | of it certain | may be |\n",
+	fmt.Fprint(&table, "| | first | least | most | last | growth an hour | of it certain | may be, 0: any |\n",
 		"|---|---|---|---|---|---|---|---|\n")
 	for _, s := range k.all {
 		slope, least := s.growth()
-		may := "–"
-		if s.Most > 0 {
-			may = fmt.Sprint(s.Most)
-		}
-		fmt.Fprintf(&table, "| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %s |\n", s.Name, s.Values[0],
-			slices.Min(s.Values), slices.Max(s.Values), s.Values[len(s.Values)-1], slope, least, may)
+		fmt.Fprintf(&table, "| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %g |\n", s.Name, s.Values[0],
+			slices.Min(s.Values), slices.Max(s.Values), s.Values[len(s.Values)-1], slope, least, s.Most)
 	}
 	must.OK(os.WriteFile(k.w.o.Soak+".md", []byte(table.String()), 0o644))
 	must.OK(os.WriteFile(k.w.o.Soak+".svg", k.chart(), 0o644))
@@ -160,19 +157,14 @@ var soakText string
 // chart draws each series in a field of its own, from zero up.
 func (k *soak) chart() []byte {
 	const columns, width, height = 2, 380, 170 // of a field, in pixels, which has margins of its own
-	type field struct {
-		*series
-		X, Y      int
-		Line      string
-		Top, Last float64
-	}
-	var fields []field
+	var fields []map[string]any
 	for i, s := range k.all {
-		f := field{s, i % columns * width, i / columns * height, "", slices.Max(s.Values), s.At[len(s.At)-1]}
+		line, top, last := "", slices.Max(s.Values), s.At[len(s.At)-1]
 		for j, v := range s.Values {
-			f.Line += fmt.Sprintf("%.1f,%.1f ", 50+310*s.At[j]/f.Last, 130-100*v/max(f.Top, 1))
+			line += fmt.Sprintf("%.1f,%.1f ", 50+310*s.At[j]/last, 130-100*v/max(top, 1))
 		}
-		fields = append(fields, f)
+		fields = append(fields, map[string]any{"Name": s.Name, "X": i % columns * width, "Y": i / columns * height,
+			"Line": line, "Top": top, "Last": last})
 	}
 	var b bytes.Buffer
 	must.OK(template.Must(template.New("soak.svg").Parse(soakText)).Execute(&b, map[string]any{

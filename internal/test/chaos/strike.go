@@ -213,9 +213,8 @@ func (w *world) strike() error {
 		return &w.plan[next-1]
 	}
 	side := hands
-	if w.soak != nil {
+	if w.o.Soak != "" {
 		side = 1
-		w.soak.looked = time.Now()
 	}
 	for range side {
 		wg.Go(func() {

@@ -75,7 +75,7 @@ type world struct {
 	compensated int // letters that the daemons replayed by themselves; likewise
 	killed      int // replays; likewise
 
-	soak    *soak // nil: nothing is watched
+	soak    *soak
 	fleet   *fleet
 	load    *load
 	oracle  oracle.World
@@ -93,9 +93,7 @@ type world struct {
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
 	w = &world{ctx: ctx, o: o, plan: plan, start: time.Now(), struck: map[string]*Struck{}, done: map[string]*Struck{},
 		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{}}
-	if o.Soak != "" {
-		w.soak = &soak{w: w}
-	}
+	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)
 	}
