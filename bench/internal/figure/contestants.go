@@ -72,6 +72,7 @@ func cycle() [][]run.Contestant {
 		slices.Concat([]run.Contestant{
 			{Name: rival.PlainEach, Rival: rival.PlainEach, Sowing: plain, Guess: 70_000},
 			{Name: rival.PlainMultiple, Rival: rival.PlainMultiple, Sowing: plain, Guess: 85_000},
+			{Name: rival.Floor, Rival: rival.Floor, Extent: run.ToTheEnd, Sowing: ground.Sowing{NoBacklog: true}},
 		},
 			many("classic_%d", workerCounts, run.Contestant{Rival: rival.Classic, Guess: 2500}),
 			many("watermill_%d", workerCounts, run.Contestant{Rival: rival.Watermill, Guess: 4000}),

@@ -201,6 +201,11 @@ var definitions = []definition{
 		make: cpuOfBase, note: "the parts are the CPU of all processes for the same message",
 	},
 	{
+		key: "floor", what: "MySQL's CPU for the same rows, made by itself from ranges of 10,000 orders ÷ for rollbackd",
+		of: rival.Floor, by: Base, value: func(r run.Round) float64 { return r.CPU["mysql"] },
+		note: "three statements a transaction, no queue and no Redis",
+	},
+	{
 		key: LatencyP50, what: fmt.Sprintf(evenly, "50th"), unit: "ms", goal: atMost(6), note: lookedFor,
 		samples: LatencyRounds, field: "p50_ms", parts: latencyParts,
 	},

@@ -84,7 +84,7 @@ func (f *Field) checkQueues(applied int64) (left, dead int64) {
 	if !f.ground.Within(time.Minute, func() bool {
 		left, dead, all = f.ground.depths()
 		open := f.published.Load() - applied
-		return f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open
+		return f.sown.Twice || f.sown.Unreserved || f.published.Load() == 0 || !fails && left == open || fails && all >= open
 	}) {
 		broken("of %d messages %d are applied, %d are in the queue, %d in all queues", f.published.Load(), applied, left, all)
 	}

@@ -43,9 +43,12 @@ var sqlOrder = fmt.Sprintf("CONCAT('%s', LPAD(n, %d, '0'))", orderPrefix, orderD
 // body is what a shop's service publishes for order n.
 func body(n, of int64) []byte {
 	sku1, q1, sku2, q2 := goods(n, of)
-	return fmt.Appendf(make([]byte, 0, 160), `{"order_sn":"%s%0*d","reason":"payment_timeout",`+
-		`"items":[{"sku_id":%d,"quantity":%d},{"sku_id":%d,"quantity":%d}]}`, orderPrefix, orderDigits, n, sku1, q1, sku2, q2)
+	return fmt.Appendf(make([]byte, 0, 160), `{"order_sn":"%s","reason":"payment_timeout",`+
+		`"items":[{"sku_id":%d,"quantity":%d},{"sku_id":%d,"quantity":%d}]}`, OrderSN(n), sku1, q1, sku2, q2)
 }
+
+// OrderSN is order n's order_sn.
+func OrderSN(n int64) string { return fmt.Sprintf("%s%0*d", orderPrefix, orderDigits, n) }
 
 // padded makes a body so large, with a field that nobody reads; one that is larger stays as it is.
 func padded(body []byte, size int) []byte {

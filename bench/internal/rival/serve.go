@@ -23,12 +23,14 @@ const (
 	PlainMultiple = "plain_multiple" // acks over many deliveries
 	Classic       = "classic"
 	Watermill     = "watermill"
-	Pool          = "pool" // calls a service
+	Pool          = "pool"  // calls a service
+	Floor         = "floor" // takes nothing from the queue
 )
 
 // rivals are what each runs.
 var rivals = map[string]func(context.Context, *contest){
 	PlainEach: plain(1), PlainMultiple: plain(ackEvery), Classic: classic, Watermill: watermillRival, Pool: callPool,
+	Floor: floor,
 }
 
 // contest is everything a rival is given, and what it says of itself under the product's metric, so that one reader
