@@ -7,7 +7,7 @@ GO ?= go
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
 PKG ?= $(LONGEST) ./...
 # go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
-LONGEST = ./internal/daemon ./consumer ./internal/cli ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
+LONGEST = ./internal/daemon ./consumer ./internal/cli ./outbox/relay ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
 ARGS ?=
 # Servers write into memory where there is room for them: they are killed, and nobody pulls the power plug.
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
