@@ -3,8 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"syscall"
 
+	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
@@ -34,13 +34,12 @@ func lookAtSettings(_ context.Context, a *area) {
 // of MySQL and of the lock, two connections to RabbitMQ, the pages, and what the process has anyway.
 func lookAtHost(_ context.Context, a *area) {
 	const name = "file descriptors"
-	var limit syscall.Rlimit
-	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	limit, err := server.OpenFiles()
 	need := uint64(a.mysqlConnections() + a.redisConnections() + 2 + 64)
-	found := fmt.Sprintf("%d allowed, a daemon with these settings may need %d", limit.Cur, need)
+	found := fmt.Sprintf("%d allowed, a daemon with these settings may need %d", limit, need)
 	a.tell(name, noteIf(err != nil, fmt.Sprintf("their limit is not shown: %v", err)),
-		failIf(limit.Cur < need, found, "raise the limit (ulimit -n, LimitNOFILE=), or use fewer ROLLBACKD_LANES"),
-		warnIf(limit.Cur < 2*need, found, "raise the limit (ulimit -n, LimitNOFILE=)"),
+		failIf(limit < need, found, "raise the limit (ulimit -n, LimitNOFILE=), or use fewer ROLLBACKD_LANES"),
+		warnIf(limit < 2*need, found, "raise the limit (ulimit -n, LimitNOFILE=)"),
 		fine(found))
 }
 

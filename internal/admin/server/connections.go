@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -61,9 +60,8 @@ type conn struct {
 
 func newConnections(l *net.TCPListener, log *slog.Logger) *connections {
 	most := mostOpen
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
-		most = int(max(8, min(mostOpen, files.Cur/4)))
+	if files, err := OpenFiles(); err == nil {
+		most = int(max(8, min(mostOpen, files/4)))
 	}
 	return &connections{
 		TCPListener: l, most: most, room: make(chan struct{}, 2*most), open: map[*conn]struct{}{},
