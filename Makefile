@@ -230,14 +230,14 @@ notices:
 ifdef DO
 release: $(if $(filter test,$(DO)),test-release,$(DO))
 else
-release: ## static binaries, packages, what they consist of: dist/; DO=test, DO=notices, DO=pin, DO=cut VERSION=0.1.0
-	cd tools/release && $(GO) run . $(RELEASE)
+release: ## binaries, packages, image, parts: dist/; KEY=file signs; DO=test, DO=notices, DO=pin, DO=cut VERSION=0.1.0
+	cd tools/release && $(GO) run . $(if $(KEY),-key $(abspath $(KEY))) $(RELEASE)
 endif
 
 # Builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge.
 .PHONY: test-release
 test-release: deps bin/with-servers
-	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 ./...
+	cd tools/release && $(GO) vet ./... && ROLLBACKD_TEST_RELEASE=1 $(GO) test -count=1 -timeout 30m ./...
 	bin/with-servers scripts/test-deb.sh
 
 # Write the digests that the images of deploy/ have now into its files (asks the images' registries).

@@ -14,7 +14,10 @@ daemon=
 finish() {
 	[[ -z $daemon ]] || kill "$daemon" 2>/dev/null || true
 	if dpkg -s rollbackd >/dev/null 2>&1; then dpkg --purge rollbackd >/dev/null 2>&1 || true; fi
-	if [[ -d $work/rpm ]]; then rpm --force-debian --dbpath "$work/rpm" -e rollbackd >/dev/null 2>&1 || true; rm -f "$config.rpmsave"; fi
+	if [[ -d $work/rpm ]]; then
+		rpm --force-debian --dbpath "$work/rpm" -e rollbackd >/dev/null 2>&1 || true
+		rm -f "$config.rpmsave"
+	fi
 	rm -rf "$work"
 }
 trap finish EXIT
@@ -25,7 +28,7 @@ config=/etc/rollbackd/rollbackd.env
 
 say "two versions of the package for $arch, and each file's checksum"
 for version in 0.0.8 0.0.9; do
-	(cd tools/release && go run . -version $version -arch "$arch" -out "$work/$version")
+	(cd tools/release && go run . -version $version -for "linux/$arch" -out "$work/$version")
 	(cd "$work/$version" && sha256sum -c --quiet SHA256SUMS)
 done
 
@@ -36,7 +39,8 @@ is "settings" "$(stat -c '%U %G %a' $config)" "root rollbackd 640"
 getent passwd rollbackd >/dev/null || fail "there is no account rollbackd"
 is "shell of the account" "$(getent passwd rollbackd | cut -d: -f7)" /usr/sbin/nologin
 if command -v systemd-analyze >/dev/null; then
-	systemd-analyze verify /usr/lib/systemd/system/rollbackd.service 2>&1 | grep rollbackd && fail "systemd finds fault with the unit"
+	systemd-analyze verify /usr/lib/systemd/system/rollbackd.service 2>&1 | grep rollbackd &&
+		fail "systemd finds fault with the unit"
 	say "systemd-analyze verify finds no fault with the unit"
 else
 	say "no systemd-analyze here: nobody looked at the unit"
@@ -116,7 +120,8 @@ released A-2 10
 stop
 as_account rollbackd migrate >/dev/null 2>&1
 start
-shop "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-3', 1, 1, 1, UTC_TIMESTAMP(6))"
+shop "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES
+	('A-3', 1, 1, 1, UTC_TIMESTAMP(6))"
 released A-3 11
 stop
 
@@ -150,5 +155,6 @@ else
 fi
 userdel rollbackd >/dev/null 2>&1 || true # the test's own
 
-[[ -d /run/systemd/system ]] || say "no systemd runs here: the unit's ExecStart was run by hand, with its settings and as its account"
+[[ -d /run/systemd/system ]] ||
+	say "no systemd runs here: the unit's ExecStart was run by hand, with its settings and as its account"
 say "passed"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"errors"
@@ -21,7 +22,8 @@ func main() {
 	log.SetPrefix("release: ")
 	out := flag.String("out", "dist", "where it goes, seen from the repository's root; older files are replaced")
 	version := flag.String("version", "", "as 0.1.0; by default that of the tag, or of CHANGELOG.md with a suffix")
-	archs := flag.String("arch", "amd64,arm64", "for which processors")
+	targets := flag.String("for", strings.Join(everywhere, ","), "systems and processors; packages and image are Linux's")
+	key := flag.String("key", "", "a file with an ECDSA key as PEM, by which there are provenance and signatures")
 	onlyNotices := flag.Bool("notices", false, "only write THIRD_PARTY_NOTICES")
 	flag.Parse()
 	err := os.Chdir(filepath.Join("..", ".."))
@@ -30,18 +32,29 @@ func main() {
 	case *onlyNotices:
 		err = writeNotices("THIRD_PARTY_NOTICES")
 	default:
-		err = release(*out, *version, strings.Split(*archs, ","))
+		err = release(*out, *version, strings.Split(*targets, ","), *key)
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// release makes all that is published of the repository that it is called in.
-func release(out, version string, archs []string) (err error) {
+// everywhere is what a release is made for.
+var everywhere = []string{
+	"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64",
+}
+
+// release makes all that is published of the repository that it is called in, and signs it, where it is given a key.
+func release(out, version string, targets []string, keyFile string) (err error) {
 	s, err := look(version)
 	if err != nil {
 		return err
+	}
+	var k *key
+	if keyFile != "" {
+		if k, err = readKey(keyFile, s); err != nil {
+			return err
+		}
 	}
 	modules, err := linked()
 	if err != nil {
@@ -59,34 +72,69 @@ func release(out, version string, archs []string) (err error) {
 		return err
 	}
 	var made []string
-	for _, arch := range archs {
-		binary := filepath.Join(out, fmt.Sprintf("rollbackd_%s_linux_%s", s.version, arch))
+	ofLinux := map[string]string{} // processor: binary
+	for _, target := range targets {
+		name := fmt.Sprintf("rollbackd_%s_%s", s.version, strings.ReplaceAll(target, "/", "_"))
+		if strings.HasPrefix(target, "windows/") {
+			name += ".exe"
+		}
+		binary := filepath.Join(out, name)
 		parts := binary + ".cdx.json"
-		if err := compile(s, arch, binary); err != nil {
+		if err := compile(s, target, binary); err != nil {
 			return err
 		}
 		if err := writeParts(s, binary, parts, modules); err != nil {
 			return err
 		}
-		packages, err := writePackages(s, arch, binary, texts, out)
-		if err != nil {
+		made = append(made, binary, parts)
+		if arch, ok := strings.CutPrefix(target, "linux/"); ok {
+			packages, err := writePackages(s, arch, binary, texts, out)
+			if err != nil {
+				return err
+			}
+			ofLinux[arch], made = binary, append(made, packages...)
+		}
+	}
+	image := filepath.Join(out, fmt.Sprintf("rollbackd_%s_oci.tar", s.version))
+	if err := writeImage(s, ofLinux, texts, image); err != nil {
+		return err
+	}
+	made = append(made, image)
+	for _, name := range terms { // what goes with a binary that is in no package
+		path := filepath.Join(out, name)
+		if _, err := output("install", "-m", "0644", name, path); err != nil {
 			return err
 		}
-		made = append(append(made, binary, parts), packages...)
+		made = append(made, path)
 	}
-	return writeSums(out, made)
+	if k == nil {
+		_, err := writeSums(out, made)
+		return err
+	}
+	provenance := filepath.Join(out, fmt.Sprintf("rollbackd_%s.intoto.jsonl", s.version))
+	if err := writeProvenance(s, targets, made, provenance, k); err != nil {
+		return err
+	}
+	sums, err := writeSums(out, append(made, provenance))
+	if err != nil {
+		return err
+	}
+	return k.writeSignature(out, sums)
 }
+
+var terms = []string{"LICENSE", "THIRD_PARTY_NOTICES"}
 
 // source is what is built.
 type source struct {
 	version string    // without v
+	commit  string    // as git names it, in full
 	time    time.Time // the commit's: it stands in all that is made, so that making it again gives the same bytes
 }
 
 var newestVersion = regexp.MustCompile(`(?m)^## \[(\d.*?)\]`)
 
 func look(version string) (source, error) {
-	commit, err := output("git", "log", "-1", "--abbrev=12", "--format=%ct %h")
+	commit, err := output("git", "log", "-1", "--format=%ct %H")
 	if err != nil {
 		return source{}, err
 	}
@@ -104,10 +152,13 @@ func look(version string) (source, error) {
 		return source{}, errors.New("CHANGELOG.md has no version")
 	}
 	// Without a tag it is not the release: dpkg and semantic versions sort it before that.
-	unreleased := fmt.Sprintf("%s-dev.g%s", newest[1], revision)
+	unreleased := fmt.Sprintf("%s-dev.g%.12s", newest[1], revision)
 	tag, _ := output("git", "describe", "--tags", "--exact-match", "--match", "v[0-9]*") // fails where there is none
-	version = strings.TrimPrefix(cmp.Or(version, strings.TrimSpace(tag), unreleased), "v")
-	return source{version, time.Unix(seconds, 0).UTC()}, nil
+	if tag = strings.TrimSpace(tag); tag != "" && tag != "v"+string(newest[1]) {
+		return source{}, fmt.Errorf("the tag is %s, and CHANGELOG.md's newest version is %s: cut it first", tag, newest[1])
+	}
+	version = strings.TrimPrefix(cmp.Or(version, tag, unreleased), "v")
+	return source{version, revision, time.Unix(seconds, 0).UTC()}, nil
 }
 
 func output(name string, args ...string) (string, error) {
@@ -121,29 +172,30 @@ func output(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// goTool runs go for a processor, whatever this machine's settings for it are.
-func goTool(arch string, args ...string) (string, error) {
-	return output("env", append([]string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch, "GOFLAGS=", "GOAMD64=",
+// goTool runs go for a system and its processor, whatever this machine's settings for them are.
+func goTool(target string, args ...string) (string, error) {
+	system, arch, _ := strings.Cut(target, "/")
+	return output("env", append([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS=", "GOAMD64=",
 		"GOARM64=", "go"}, args...)...)
 }
 
 // compile makes the static binary. Nothing of this machine is in it: no path, no C library, no linker's build id.
-func compile(s source, arch, path string, more ...string) error {
+func compile(s source, target, path string, more ...string) error {
 	args := append([]string{"build", "-trimpath", "-buildvcs=true",
 		"-ldflags", "-s -w -buildid= -X github.com/rollbackd/rollbackd/internal/cli.version=v" + s.version}, more...)
-	_, err := goTool(arch, append(args, "-o", path, "./cmd/rollbackd")...)
+	_, err := goTool(target, append(args, "-o", path, "./cmd/rollbackd")...)
 	return err
 }
 
-// writeSums writes SHA256SUMS, as `sha256sum -c` reads it.
-func writeSums(out string, paths []string) error {
-	var sums strings.Builder
+// writeSums writes SHA256SUMS, as `sha256sum -c` reads it, and returns what it wrote.
+func writeSums(out string, paths []string) ([]byte, error) {
+	var sums bytes.Buffer
 	for _, path := range slices.Sorted(slices.Values(paths)) {
 		body, err := os.ReadFile(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(body), filepath.Base(path))
 	}
-	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
+	return sums.Bytes(), os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644)
 }

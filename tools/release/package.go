@@ -16,7 +16,7 @@ import (
 func writeTexts(s source, dir string) error {
 	program, man := filepath.Join(dir, "rollbackd"), filepath.Join(dir, "man")
 	// The tag adds the command that writes man pages; its library is of no use to anybody else.
-	if err := compile(s, runtime.GOARCH, program, "-tags", "man"); err != nil {
+	if err := compile(s, "linux/"+runtime.GOARCH, program, "-tags", "man"); err != nil {
 		return err
 	}
 	for name, command := range map[string][]string{

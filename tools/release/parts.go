@@ -26,11 +26,11 @@ type module struct {
 	terms    string   // what must go with the binary
 }
 
-// linked are the modules whose packages the program links for Linux, and Go's own library as std, by their paths.
+// linked are the modules whose packages the program links for any system, and Go's own library as std, by their paths.
 func linked() (map[string]module, error) {
 	var list strings.Builder
-	for _, arch := range []string{"amd64", "arm64"} {
-		modules, err := goTool(arch, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}"+
+	for _, target := range everywhere {
+		modules, err := goTool(target, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}"+
 			"{{.Path}}\t{{.Path}} {{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/rollbackd")
 		if err != nil {
 			return nil, err

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	provenance "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// home is where the repository and its module are.
+const home = "github.com/rollbackd/rollbackd"
+
+// key signs what is released. It is the releaser's, and no part of what is made.
+type key struct{ *ecdsa.PrivateKey }
+
+// readKey reads the file, and refuses to sign what no commit has: everybody else would make something else of it.
+func readKey(path string, s source) (*key, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s is no PEM", path)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	private, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s is a %T, want an ECDSA key", path, parsed)
+	}
+	changed, err := output("git", "status", "--porcelain")
+	if err != nil {
+		return nil, err
+	}
+	if changed != "" {
+		return nil, fmt.Errorf("what is signed is commit %s, and these files differ from it:\n%s", s.commit, changed)
+	}
+	return &key{private}, nil
+}
+
+// Sign gives the same signature of the same text each time, by RFC 6979, since no random numbers are given.
+func (k *key) Sign(_ context.Context, text []byte) ([]byte, error) {
+	sum := sha256.Sum256(text)
+	return k.PrivateKey.Sign(nil, sum[:], crypto.SHA256)
+}
+
+func (k *key) KeyID() (string, error) { return dsse.SHA256KeyID(k.Public()) }
+
+// writeSignature writes SHA256SUMS.sig, as `openssl dgst -sha256 -verify rollbackd.pub` wants it, and that file.
+func (k *key) writeSignature(out string, sums []byte) error {
+	signature, err := k.Sign(context.Background(), sums)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(k.Public())
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(filepath.Join(out, "SHA256SUMS.sig"), signature, 0o644),
+		os.WriteFile(filepath.Join(out, "rollbackd.pub"),
+			pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644))
+}
+
+// writeProvenance writes of which commit, by what and how all files were made: SLSA's provenance in an in-toto
+// statement, signed.
+func writeProvenance(s source, targets, made []string, path string, k *key) error {
+	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: "https://slsa.dev/provenance/v1"}
+	for _, path := range made {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{Name: filepath.Base(path),
+			Digest: map[string]string{"sha256": fmt.Sprintf("%x", sha256.Sum256(body))}})
+	}
+	said := func(name, value string) *structpb.Struct {
+		return &structpb.Struct{Fields: map[string]*structpb.Value{name: structpb.NewStringValue(value)}}
+	}
+	how := &provenance.Provenance{
+		BuildDefinition: &provenance.BuildDefinition{
+			BuildType:          "https://" + home + "/tools/release",
+			ExternalParameters: said("for", strings.Join(targets, ",")),
+			InternalParameters: said("go", runtime.Version()),
+			ResolvedDependencies: []*intoto.ResourceDescriptor{{Uri: "git+https://" + home,
+				Digest: map[string]string{"gitCommit": s.commit}}},
+		},
+		// Nobody but whoever has the key says so: level 1 of SLSA's.
+		RunDetails: &provenance.RunDetails{Builder: &provenance.Builder{Id: "https://" + home + "/tools/release"}},
+	}
+	predicate, err := protojson.Marshal(how)
+	if err != nil {
+		return err
+	}
+	statement.Predicate = &structpb.Struct{}
+	err = errors.Join(how.Validate(), protojson.Unmarshal(predicate, statement.Predicate), statement.Validate())
+	if err != nil {
+		return err
+	}
+	text, err := protojson.Marshal(statement)
+	if err != nil {
+		return err
+	}
+	var payload bytes.Buffer
+	if err := json.Compact(&payload, text); err != nil { // protojson puts in spaces at random
+		return err
+	}
+	signer, err := dsse.NewEnvelopeSigner(k)
+	if err != nil {
+		return err
+	}
+	envelope, err := signer.SignPayload(context.Background(), "application/vnd.in-toto+json", payload.Bytes())
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(envelope)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(line, '\n'), 0o644)
+}
