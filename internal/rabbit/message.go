@@ -104,6 +104,9 @@ func Int(v any) (int64, bool) {
 	if b, isBytes := v.([]byte); isBytes {
 		text, ok = string(b), true
 	}
+	if !ok { // an error that nobody reads is made for nothing, for each message that lacks the header
+		return 0, false
+	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	return n, ok && err == nil
+	return n, err == nil
 }

@@ -206,6 +206,7 @@ func (w *walker) header(c *coming, size int64) error {
 		var headers Table
 		var asIs bool
 		light, headers, asIs = cutHeaders(frame, int(w.frameMax.Load()), w.room[:0])
+		w.room = light
 		if asIs && (!known || headers == nil) {
 			return nil
 		}

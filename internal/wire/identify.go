@@ -222,7 +222,7 @@ func textFlaw(s string, most int) string {
 		return "is not valid UTF-8"
 	}
 	for _, r := range s {
-		if unicode.IsControl(r) {
+		if (r < ' ' || r > '~') && unicode.IsControl(r) {
 			return fmt.Sprintf("has the control character %U", r)
 		}
 	}

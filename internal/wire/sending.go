@@ -11,10 +11,14 @@ import (
 type Sending struct{ Put, Due, Sent time.Time }
 
 // ReadSending reads the headers of a message; the zero Sending of one that did not come from an outbox.
-func ReadSending(h rabbit.Table) (s Sending) {
-	if _, came := h[rabbit.HeaderPutAt]; !came {
-		return s
+func ReadSending(h rabbit.Table) Sending {
+	if _, came := h[rabbit.HeaderPutAt]; came {
+		return sendingIn(h)
 	}
+	return Sending{}
+}
+
+func sendingIn(h rabbit.Table) (s Sending) {
 	for name, at := range map[string]*time.Time{
 		rabbit.HeaderPutAt: &s.Put, HeaderPublishedAt: &s.Due, rabbit.HeaderSentAt: &s.Sent,
 	} {
