@@ -48,7 +48,7 @@ test: deps lint bin/with-servers ## lint, then all tests on private servers; ONL
 endif
 
 # Modules of their own, so that their libraries stay out of ours.
-# The tests that need libraries of others: container files, traces (a real collector), OpenAPI, the bench.
+# The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench.
 .PHONY: test-modules
 test-modules: deps bin/with-servers
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
@@ -215,6 +215,7 @@ demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with 
 cut:
 	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "make cut VERSION=0.1.0"; exit 1; }
 	sed -i -e '/^## \[$(VERSION)\]/,+1d' -e "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date -u +%F)/" CHANGELOG.md
+	sed -i -E 's/^(version|appVersion): .*/\1: $(VERSION)/' deploy/helm/rollbackd/Chart.yaml
 
 # The version before the last migration and this one, side by side on one queue.
 .PHONY: test-upgrade

@@ -143,9 +143,8 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
 	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
 	for path, pattern := range map[string]string{
-		"compose.yaml":                    `stop_grace_period: (\d+)s`,
-		"kubernetes/base/deployment.yaml": `terminationGracePeriodSeconds: (\d+)`,
-		"systemd/rollbackd.service":       `TimeoutStopSec=(\d+)`,
+		"compose.yaml":              `stop_grace_period: (\d+)s`,
+		"systemd/rollbackd.service": `TimeoutStopSec=(\d+)`,
 	} {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
 		if found == nil {
@@ -164,9 +163,9 @@ func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
 	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
 	needs := 136<<20 + int64(cfg.MemoryBudget) + int64(cfg.Lanes)*(60_000_000+60_000_000/4)
 	for path, pattern := range map[string]string{
-		"compose.yaml":                    `mem_limit: (\d+)m`,
-		"kubernetes/base/deployment.yaml": `limits: {memory: (\d+)Mi}`,
-		"systemd/rollbackd.service":       `MemoryMax=(\d+)M`,
+		"compose.yaml":               `mem_limit: (\d+)m`,
+		"helm/rollbackd/values.yaml": `limits: {memory: (\d+)Mi}`,
+		"systemd/rollbackd.service":  `MemoryMax=(\d+)M`,
 	} {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
 		if found == nil {
@@ -184,6 +183,20 @@ func TestEnvironmentFileIsAGoodConfiguration(t *testing.T) {
 	_, warnings, err := config.Load(envFile(t, "systemd/rollbackd.env"))
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("error %v, warnings %v; want neither", err, warnings)
+	}
+}
+
+// Given the newest version of the changelog, then the chart is of that one, and so is the image that it takes.
+func TestTheChartIsOfTheNewestVersion(t *testing.T) {
+	newest := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t, "../CHANGELOG.md"))
+	if newest == nil {
+		t.Fatal("the changelog has no version")
+	}
+	text := read(t, "helm/rollbackd/Chart.yaml")
+	for _, line := range []string{"version: " + newest[1], "appVersion: " + newest[1]} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("the chart lacks %q", line)
+		}
 	}
 }
 

@@ -12,6 +12,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// at is what stands at a path of a document, by names of fields and numbers of elements: the zero value where nothing
+// of that type stands.
+func at[T any](doc any, path ...any) (value T) {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			fields, _ := doc.(map[string]any)
+			doc = fields[step]
+		case int:
+			elements, _ := doc.([]any)
+			if step >= len(elements) {
+				return value
+			}
+			doc = elements[step]
+		}
+	}
+	value, _ = doc.(T)
+	return value
+}
+
 func readYAML(t *testing.T, path string) (doc any) {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -55,28 +75,5 @@ func TestAlertsAreWellFormed(t *testing.T) {
 	}
 	if len(seen) < 8 {
 		t.Errorf("only %d alerts found", len(seen))
-	}
-}
-
-// Given the Prometheus operator, then the monitor chooses the pods of the Deployment and asks the port that they have.
-func TestThePodMonitorFindsThePods(t *testing.T) {
-	monitor := readYAML(t, "../prometheus/podmonitor.yaml")
-	pod := at[any](readYAML(t, "../kubernetes/base/deployment.yaml"), "spec", "template")
-	chosen, asked := at[map[string]any](monitor, "spec", "selector", "matchLabels"), at[[]any](monitor, "spec",
-		"podMetricsEndpoints")
-	if at[string](monitor, "kind") != "PodMonitor" || len(chosen) == 0 || len(asked) != 1 {
-		t.Fatalf("the monitor is %+v", monitor)
-	}
-	for name, value := range chosen {
-		if got := at[string](pod, "metadata", "labels", name); got != value {
-			t.Errorf("it wants %s=%s, the pods have %q", name, value, got)
-		}
-	}
-	port := at[string](asked[0], "port")
-	if has := at[string](pod, "spec", "containers", 0, "ports", 0, "name"); port == "" || has != port {
-		t.Errorf("it asks the port %q, the pods have %q", port, has)
-	}
-	if path := at[string](asked[0], "path"); path != "/metrics" {
-		t.Errorf("it asks for %s", path)
 	}
 }

@@ -133,6 +133,36 @@ func TestSIGTERMDrains(t *testing.T) {
 	w.judge(oracle.Allowance{Queued: true})
 }
 
+// Given two daemons amid a backlog, when both are told to go, as KEDA does it at zero, while messages still come, then
+// both end with 0 in the time that a pod has, and hold nothing. What was not theirs to finish waits, and those that
+// come back apply it: each effect once, for one attempt.
+func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
+	const atFirst, meanwhile, grace = 3000, 500, 40 * time.Second
+	w := newWorld(t, "LANES", "1", "BATCH_SIZE", "20")
+	sent := w.route.Rollbacks(w.open(atFirst + meanwhile))
+	w.publish(sent[:atFirst]...)
+	first := []*program.Process{w.start(), w.start()}
+	w.eventually("both are at work", func() bool {
+		return w.metrics(first[0]).Settled() > 0 && w.metrics(first[1]).Settled() > 0
+	})
+	for _, p := range first {
+		w.signal(p, syscall.SIGTERM)
+	}
+	w.publish(sent[atFirst:]...)
+	for _, p := range first {
+		w.exits(p, 0, grace)
+	}
+	queue := w.config().Queue
+	if waits, held := w.broker.Depth(queue), w.broker.Unacked(queue); waits < meanwhile || held > 0 {
+		t.Errorf("with nobody there %d messages wait, want %d at least, and %d are unacked", waits, meanwhile, held)
+	}
+	is(w, "claims that nobody has", w.rows(dedup.Processing), 0)
+	second := []*program.Process{w.start(), w.start()}
+	w.ended(len(sent))
+	is(w, "attempts beyond the first", w.rest(second...).AttemptsSpent, 0)
+}
+
 // Given a daemon that drains and cannot come to an end, when it gets a second signal, then it ends at once, and another
 // daemon finishes the work.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
