@@ -3,10 +3,8 @@ package outbox
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
@@ -107,23 +105,6 @@ func (r Rows) change(
 func (r Rows) changeSome(
 	ctx context.Context, some []Row, which, began, do string, dryRun bool,
 ) (changed map[id]bool, err error) {
-	for range 5 { // a cluster may find out at the commit that two transactions met
-		changed, err = r.changeOnce(ctx, some, which, began, do, dryRun)
-		if mysqldb.Classify(err) != mysqldb.FaultContention {
-			break
-		}
-	}
-	return changed, err
-}
-
-func (r Rows) changeOnce(
-	ctx context.Context, some []Row, which, began, do string, dryRun bool,
-) (map[id]bool, error) {
-	tx, err := r.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	ids := make([]id, len(some))
 	for i, one := range some {
 		ids[i] = id{one.Tag, one.Key}
@@ -133,25 +114,21 @@ func (r Rows) changeOnce(
 	if !dryRun {
 		look += " FOR UPDATE SKIP LOCKED"
 	}
-	taken, err := mysqldb.List(ctx, tx, func(rows *sql.Rows) (one id, err error) {
-		return one, rows.Scan(&one.Tag, &one.Key)
-	}, look, append(args, began)...)
-	changed := map[id]bool{}
-	if err != nil || len(taken) == 0 {
-		return changed, err
-	}
-	for _, one := range taken {
-		changed[one] = true
-	}
-	if dryRun {
-		return changed, nil
-	}
-	where, args = named(taken)
-	if _, err := tx.ExecContext(ctx, do+where, args...); err != nil {
-		return nil, err
-	}
-	if err := tx.Commit(); err != nil {
-		return nil, fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
-	}
-	return changed, nil
+	args = append(args, began)
+	err = mysqldb.InShortTx(ctx, r.DB, func(tx *sql.Tx) error {
+		taken, err := mysqldb.List(ctx, tx, func(rows *sql.Rows) (one id, err error) {
+			return one, rows.Scan(&one.Tag, &one.Key)
+		}, look, args...)
+		changed = map[id]bool{}
+		for _, one := range taken {
+			changed[one] = true
+		}
+		if err != nil || len(taken) == 0 || dryRun {
+			return err
+		}
+		where, args := named(taken)
+		_, err = tx.ExecContext(ctx, do+where, args...)
+		return err
+	})
+	return changed, err
 }

@@ -26,3 +26,14 @@ func InTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	}
 	return nil
 }
+
+// InShortTx is InTx for what locks rows and waits for none: a cluster may find out at the commit that two transactions
+// met, and then it is tried again.
+func InShortTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) (err error) {
+	for range 5 {
+		if err = InTx(ctx, db, f); Classify(err) != FaultContention {
+			break
+		}
+	}
+	return err
+}
