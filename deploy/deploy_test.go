@@ -112,6 +112,34 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 	}
 }
 
+// Given the alerts, then each leads to its section of the runbooks, and each section is an alert's.
+func TestEachAlertHasItsRunbook(t *testing.T) {
+	sections := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^## (\w+)\n\n\S`).FindAllStringSubmatch(read(t, "../docs/runbooks.md"), -1) {
+		sections[m[1]] = true
+	}
+	text := read(t, "prometheus/alerts.yaml")
+	rules := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatchIndex(text, -1)
+	if len(rules) < 20 {
+		t.Fatalf("only %d alerts found: the pattern is wrong", len(rules))
+	}
+	for i, at := range rules {
+		alert, end := text[at[2]:at[3]], len(text)
+		if i+1 < len(rules) {
+			end = rules[i+1][0]
+		}
+		url := "runbook_url: https://github.com/rollbackd/rollbackd/blob/main/docs/runbooks.md#" +
+			strings.ToLower(alert) + "\n"
+		if !sections[alert] || !strings.Contains(text[at[0]:end], url) {
+			t.Errorf("%s has a section: %v; it has to have %s", alert, sections[alert], url)
+		}
+		delete(sections, alert)
+	}
+	for section := range sections {
+		t.Errorf("%s is no alert", section)
+	}
+}
+
 // An alert on a label value that never occurs is silent for ever.
 func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	var outcomes []string

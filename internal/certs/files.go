@@ -9,8 +9,10 @@ package certs
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"strings"
@@ -161,4 +163,18 @@ func (t TLS) read() (text [3]string, config *tls.Config, err error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return text, config, nil
+}
+
+// End is the Unix time in seconds at which the first of the certificates in a PEM file ends; NaN if it holds none.
+func End(file string) float64 {
+	end := math.NaN()
+	text, err := os.ReadFile(file)
+	for block, rest := pem.Decode(text); err == nil && block != nil; block, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			if at := float64(c.NotAfter.Unix()); math.IsNaN(end) || at < end {
+				end = at
+			}
+		}
+	}
+	return end
 }

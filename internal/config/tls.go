@@ -74,3 +74,31 @@ func (c Config) FreshAMQPURLs(warn func(Warning)) func() []string {
 		return urls
 	}
 }
+
+// CertificateEnds are the PEM files of certificates that settings and URLs name, each with what says when the first of
+// its certificates ends, as the file is then: in Unix seconds, NaN while it holds none. What stands in no file, such as
+// a server's own certificate, is not among them.
+func (c Config) CertificateEnds() map[string]func() float64 {
+	var all []certs.TLS
+	if dsn, err := mysqldb.ParseDSN(c.MySQLDSN); err == nil {
+		all = append(all, mysqldb.TLSOf(dsn))
+	}
+	for _, raw := range c.AMQPURLs {
+		all = append(all, rabbit.TLSOf(raw))
+	}
+	for _, raw := range redisdb.SplitURLs(c.RedisURL) {
+		all = append(all, redisdb.TLSOf(raw))
+	}
+	for _, queue := range c.All() {
+		all = append(all, certs.TLS{CA: queue.HTTPTLSCAFile, Cert: queue.HTTPTLSCertFile})
+	}
+	ends := map[string]func() float64{}
+	for _, t := range all {
+		for _, file := range []string{t.CA, t.Cert} {
+			if file != "" {
+				ends[file] = func() float64 { return certs.End(file) }
+			}
+		}
+	}
+	return ends
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 		"AMQP_URL", "amqps://u:p@a/?heartbeat=5,amqps://u:p@b?cacertfile=%2Fetc%2Fca.pem",
 		"AMQP_TLS_CA_FILE", "/etc/ca.pem", "AMQP_TLS_CERT_FILE", "/etc/c.pem", "AMQP_TLS_KEY_FILE", "/etc/k.pem",
 		"MYSQL_DSN", "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem", "MYSQL_TLS_SERVER_NAME", "db.test",
-		"REDIS_URL", "rediss://:p@h:1", "REDIS_TLS_CA_FILE", "ca&b.pem"))
+		"REDIS_URL", "rediss://:p@h:1", "REDIS_TLS_CA_FILE", "ca&b.pem", "HTTP_TLS_CA_FILE", "/etc/http.pem"))
 	want := []string{
 		"amqps://u:p@a/?heartbeat=5&cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
 		"amqps://u:p@b?cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
@@ -36,6 +37,8 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 	assert.Is(t, cfg.MySQLDSN, "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem&tls-sni-servername=db.test",
 		"MySQLDSN")
 	assert.Is(t, cfg.RedisURL, "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem", "RedisURL")
+	files := []string{"/etc/c.pem", "/etc/ca.pem", "/etc/http.pem", "/etc/my ca.pem", "ca&b.pem"}
+	assert.Equal(t, slices.Sorted(maps.Keys(cfg.CertificateEnds())), files, "files with certificates")
 	if shown := cfg.String(); !strings.Contains(shown, "ROLLBACKD_AMQP_TLS_CA_FILE=/etc/ca.pem\n") ||
 		!strings.Contains(shown, "ROLLBACKD_REDIS_URL=rediss://:***@h:1\n") {
 		t.Errorf("shown is\n%s", shown)

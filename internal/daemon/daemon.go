@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -22,7 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/site"
 	"github.com/rollbackd/rollbackd/internal/store"
-	"github.com/rollbackd/rollbackd/internal/tracing"
+	"github.com/rollbackd/rollbackd/internal/telemetry"
 )
 
 // Daemon is one `rollbackd run`, `serve` or `relay`. Make it with [New], run it once.
@@ -34,7 +33,7 @@ type Daemon struct {
 	relay    *store.Relay        // of the outbox; nil: none
 	webhook  *deadletter.Webhook // nil: none
 	site     *site.Site          // nil without HTTP address
-	spans    *tracing.Provider   // nil: none
+	exports  *telemetry.Provider // of spans and metrics; nil: not made yet
 	checks   []handler.Check     // of handlers, before anything is consumed
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
 	unchecked    atomic.Pointer[string]
@@ -65,6 +64,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 			err = errors.Join(err, d.close())
 		}
 	}()
+	if d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log); err != nil {
+		return d, err
+	}
 	if !o.PagesOnly {
 		if err := d.openEngine(ctx, fresh, o); err != nil {
 			return d, err
@@ -76,13 +78,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 // openEngine makes what consumes, and what publishes the outbox beside it.
 func (d *Daemon) openEngine(ctx context.Context, fresh func(key string) func() string, o Options) (err error) {
 	cfg, log := d.cfg, d.log
-	if d.spans, err = tracing.Open(ctx, o.Version, log); err != nil {
-		return err
-	}
-	var spans trace.TracerProvider
-	if d.spans != nil {
-		spans = d.spans
-	}
+	spans := d.exports.Spans
 	if cfg.DeadLetterWebhook != "" {
 		secrets := fresh("DEAD_LETTER_WEBHOOK_SECRET")
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
@@ -131,7 +127,9 @@ func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
 // NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
 func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
 	d, fresh := prepared(ctx, cfg, log, o)
-	d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
+	if d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log); err == nil {
+		d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
+	}
 	if err == nil {
 		err = d.openSite(ctx, fresh, o, true)
 	}
@@ -151,6 +149,13 @@ func prepared(
 			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
 			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
 		}, func() float64 { return 1 }))
+	for file, end := range cfg.CertificateEnds() {
+		d.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rollbackd_certificate_end_seconds", Help: "Unix time at which the first certificate of a PEM file ends, " +
+				"as the file is now; NaN while it holds none.",
+			ConstLabels: prometheus.Labels{"file": file},
+		}, end))
+	}
 	warn := d.warn(ctx)
 	fresh = func(key string) func() string { return cfg.Fresh(key, warn) }
 	d.cfg.Config.Fresh = consumer.Fresh{
@@ -249,7 +254,7 @@ func (d *Daemon) close() error {
 	if d.relay != nil {
 		errs = append(errs, d.relay.Close())
 	}
-	return errors.Join(append(errs, d.spans.Close())...)
+	return errors.Join(append(errs, d.exports.Close())...)
 }
 
 func (d *Daemon) health() site.Readiness {

@@ -91,6 +91,12 @@ func WithTLS(raw string, t certs.TLS) (string, error) {
 	return tlsParameters.Join(raw, certs.Query(raw), e.tls, t, TLSSetting, "ROLLBACKD_AMQP_URL")
 }
 
+// TLSOf is what the URL says of certificates; nothing if it is malformed.
+func TLSOf(raw string) certs.TLS {
+	e, _ := parseURL(raw)
+	return e.tls
+}
+
 // Host is the URL's; empty if the URL is malformed.
 func Host(raw string) string {
 	e, _ := parseURL(raw)

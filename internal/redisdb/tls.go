@@ -62,6 +62,12 @@ func encrypt(c *redis.UniversalOptions, u place, o Options) error {
 	return nil
 }
 
+// TLSOf is what the URL says of certificates; nothing if it is malformed.
+func TLSOf(raw string) certs.TLS {
+	u, _ := parseURL(raw)
+	return u.certs
+}
+
 // WithTLS writes certificates into a URL, where everybody who connects finds them. What the URL says already must be
 // the same. The error completes a sentence about the settings, and quotes no secret.
 func WithTLS(raw string, t certs.TLS) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/ptrace"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/receiver/receivertest"
@@ -34,21 +37,26 @@ func TestMain(m *testing.M) { stack.Main(m) }
 type receiver struct {
 	http, grpc string // addresses
 	sink       *consumertest.TracesSink
+	metrics    *consumertest.MetricsSink
 }
 
 func startReceiver(t *testing.T) *receiver {
 	t.Helper()
-	r := &receiver{http: stack.FreeAddr(t), grpc: stack.FreeAddr(t), sink: new(consumertest.TracesSink)}
+	r := &receiver{http: stack.FreeAddr(t), grpc: stack.FreeAddr(t), sink: new(consumertest.TracesSink),
+		metrics: new(consumertest.MetricsSink)}
 	factory := otlpreceiver.NewFactory()
 	cfg := factory.CreateDefaultConfig()
 	require.OK(t, confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{
 		"http": map[string]any{"endpoint": r.http}, "grpc": map[string]any{"endpoint": r.grpc},
 	}}).Unmarshal(cfg))
-	got := require.Get(factory.CreateTraces(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, r.sink))(t)
-	require.OK(t, got.Start(t.Context(), componenttest.NewNopHost()))
-	t.Cleanup(func() {
-		assert.OK(t, got.Shutdown(context.WithoutCancel(t.Context())))
-	})
+	settings := receivertest.NewNopSettings(factory.Type())
+	for _, one := range []component.Component{
+		require.Get(factory.CreateTraces(t.Context(), settings, cfg, r.sink))(t),
+		require.Get(factory.CreateMetrics(t.Context(), settings, cfg, r.metrics))(t),
+	} {
+		require.OK(t, one.Start(t.Context(), componenttest.NewNopHost()))
+		t.Cleanup(func() { assert.OK(t, one.Shutdown(context.WithoutCancel(t.Context()))) })
+	}
 	return r
 }
 
@@ -104,6 +112,31 @@ func (r *receiver) find(t *testing.T, what string, n int, yes func(span) bool) [
 	return found
 }
 
+// value is what the receiver was told last of a metric of shop-rollbacks, with these attributes; -1: nothing.
+func (r *receiver) value(name string, attributes map[string]any) (last float64) {
+	last = -1
+	for _, batch := range r.metrics.AllMetrics() {
+		for _, of := range batch.ResourceMetrics().All() {
+			if service, _ := of.Resource().Attributes().Get("service.name"); service.AsString() != "shop-rollbacks" {
+				continue
+			}
+			for _, scope := range of.ScopeMetrics().All() {
+				for _, m := range scope.Metrics().All() {
+					if m.Name() != name || m.Type() != pmetric.MetricTypeSum {
+						continue
+					}
+					for _, point := range m.Sum().DataPoints().All() {
+						if maps.Equal(point.Attributes().AsRaw(), attributes) {
+							last = point.DoubleValue()
+						}
+					}
+				}
+			}
+		}
+	}
+	return last
+}
+
 // others are the service that is called and the webhook: both note what traces they are told of.
 type others struct {
 	mu     sync.Mutex
@@ -151,7 +184,7 @@ func idOf(traceparent string) string {
 // Given messages that say which spans published them, when they are called for, fail, are retried, dead-lettered and
 // replayed, then the receiver gets a span for each batch, linked to all of them, and one for each call, whose parent is
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
-// of the spans that called them.
+// of the spans that called them. And it gets what /metrics shows.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
 	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
@@ -179,6 +212,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 		"ROLLBACKD_BATCH_LINGER=2s",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol,
 		"OTEL_SERVICE_NAME=shop-rollbacks", "OTEL_BSP_SCHEDULE_DELAY=200",
+		"OTEL_METRIC_EXPORT_INTERVAL=200",
 	}
 	require.Get(program.Run(t.Context(), binary, env, "migrate"))(t)
 	o.answer(`"retried"`, http.StatusInternalServerError)
@@ -258,6 +292,9 @@ func goesOn(t *testing.T, binary, protocol string) {
 	for _, s := range callsOf(`"dead"`, 2) {
 		assert.Is(t, s.parent(), published[`"dead"`], "of %s replays, the call has the parent", s.text("rollbackd.replays"))
 	}
+	poll.Until(t, "three applied messages among the metrics", func() bool {
+		return r.value("rollbackd_deliveries_total", map[string]any{"queue": queue, "outcome": "applied"}) == 3
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if code, err := daemon.Stop(ctx); err != nil || code != 0 {

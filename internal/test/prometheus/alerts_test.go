@@ -1,14 +1,22 @@
 package prometheus
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -149,6 +157,11 @@ var causes = map[string]func(w *world){
 		w.steadily(nil)
 		w.fires("RollbackdLeasesLost")
 	},
+	"certificate of a week": func(w *world) {
+		w.set("HTTP_TLS_CA_FILE", certificate(w.t, 7*24*time.Hour))
+		w.run()
+		w.fires("RollbackdCertificateEnds")
+	},
 	"outbox": func(w *world) {
 		w.set("OUTBOX", "on")
 		w.run()
@@ -189,4 +202,15 @@ func (w *world) processStart() string {
 		return ""
 	}
 	return fmt.Sprint(found[0].Value[1])
+}
+
+// certificate is a PEM file with one that lasts so long.
+func certificate(t *testing.T, lasts time.Duration) string {
+	t.Helper()
+	key := require.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	own := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(lasts)}
+	der := require.Get(x509.CreateCertificate(rand.Reader, own, own, key.Public(), key))(t)
+	path := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, path, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	return path
 }
