@@ -24,6 +24,7 @@ const (
 	noneFailing = "failing_0" // and allFailing: before messages of which none or all fail
 	allFailing  = "all_failing"
 	handlerSQL  = "handler_sql"
+	guardedSQL  = "handler_sql_guarded"
 	handlerHTTP = "handler_http"
 	contended1  = "contended_one"
 )
@@ -115,6 +116,7 @@ func cycle() [][]run.Contestant {
 			{Name: contended1, Sowing: twins, Guess: 35_000},
 			{Name: "contended", Daemons: 2, Sowing: twins, Guess: 35_000},
 			{Name: handlerSQL, Sowing: statements, Guess: 20_000}, {Name: handlerHTTP, Sowing: calls, Guess: 8000},
+			{Name: guardedSQL, Sowing: ground.Sowing{Handler: config.HandlerSQL, Guarded: true}, Guess: 20_000},
 		},
 			many("classic_%d_sql", workerCounts, run.Contestant{Rival: rival.Classic, Sowing: statements, Guess: 2500}),
 			many("pool_%d", poolWorkers, run.Contestant{Rival: rival.Pool, Sowing: calls, Guess: 4000}),

@@ -183,6 +183,10 @@ var definitions = []definition{
 		of: handlerSQL, by: Base, note: "the statements of deploy/examples/sql/order-state",
 	},
 	{
+		key: guardedSQL, what: "HANDLER=sql, SELECT … FOR UPDATE as the guard and stock with decimals ÷ the built-in " +
+			"handler", goal: atLeast(0.4), of: guardedSQL, by: Base,
+	},
+	{
 		key: "handler_sql_classic", what: "HANDLER=sql ÷ the classic algorithm with the same two updates, best of 1, 16, " +
 			"64 workers", goal: atLeast(4),
 		of: handlerSQL, rivals: named("classic_%d_sql", workerCounts),

@@ -16,16 +16,20 @@ import (
 // The rounds of the handlers sql and http have other tables than the stock's, or none: what an order holds follows from
 // its number alone, so the check needs no reservations.
 
-const statementsFile = "deploy/examples/sql/order-state/handler.sql"
+const (
+	statementsFile = "deploy/examples/sql/order-state/handler.sql"
+	guardedFile    = "bench/internal/ground/guarded.sql"
+)
 
 // handlerSettings choose the handler of the round; rivals read from them what they have to do.
 func (f *Field) handlerSettings() []string {
 	switch f.sown.Handler {
 	case config.HandlerSQL:
-		return []string{
-			"HANDLER=" + config.HandlerSQL,
-			"SQL_FILE=" + filepath.Join(cmp.Or(f.Build.folder, f.ground.module), statementsFile),
+		file := filepath.Join(cmp.Or(f.Build.folder, f.ground.module), statementsFile)
+		if f.sown.Guarded { // an older build has none
+			file = filepath.Join(f.ground.module, guardedFile)
 		}
+		return []string{"HANDLER=" + config.HandlerSQL, "SQL_FILE=" + file}
 	case config.HandlerHTTP:
 		return []string{"HANDLER=" + config.HandlerHTTP, "HTTP_TARGET=" + f.ground.service.URL + "/rollbacks"}
 	}
@@ -45,10 +49,14 @@ func (f *Field) seedHandler() {
 	if f.sown.Orders > numbersThereAre {
 		must.OK(fmt.Errorf("%d orders are too many: at most %d", f.sown.Orders, numbersThereAre))
 	}
+	amount := "INT UNSIGNED"
+	if f.sown.Guarded {
+		amount = "DECIMAL(20,2)"
+	}
 	f.exec(
 		"DROP TABLE IF EXISTS tb_order", "DROP TABLE IF EXISTS tb_stock",
 		"CREATE TABLE tb_order (order_sn VARCHAR(64) NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB",
-		"CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT UNSIGNED NOT NULL) ENGINE=InnoDB",
+		"CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount "+amount+" NOT NULL) ENGINE=InnoDB",
 		fmt.Sprintf("INSERT INTO tb_stock SELECT n+1, %d FROM %s WHERE n < %d", amountAtFirst, numbers, f.sown.Goods),
 		fmt.Sprintf("INSERT INTO tb_order SELECT %s, 'cancelling' FROM %s WHERE n < %d", sqlOrder, numbers, f.sown.Orders))
 }
@@ -97,7 +105,7 @@ func (f *Field) effects() (has func(n int64, key string) bool, amounts map[int64
 	f.Each("SELECT order_sn, 0 FROM tb_order WHERE status = 'cancelled'", func(order string, _ int64) {
 		cancelled[number(strings.TrimPrefix(order, orderPrefix))] = true
 	})
-	f.Each("SELECT goods_id, amount FROM tb_stock", func(sku string, amount int64) {
+	f.Each("SELECT goods_id, CAST(amount AS SIGNED) FROM tb_stock", func(sku string, amount int64) {
 		amounts[number(sku)] = amount - amountAtFirst
 	})
 	return func(n int64, _ string) bool { return cancelled[n] }, amounts

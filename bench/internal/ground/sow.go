@@ -34,6 +34,8 @@ type Sowing struct {
 	NoBacklog bool
 	// Handler is that of the round, as in HANDLER; empty: the built-in one. The others have no reservations.
 	Handler string
+	// Guarded has handler sql run guarded.sql, on stock with decimals.
+	Guarded bool
 	// AnswerAfter is how long the service takes for a call of handler http; 0: a millisecond.
 	AnswerAfter time.Duration
 	// Emits has each message that is applied put an event into the outbox, as EMIT does.

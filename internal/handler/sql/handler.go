@@ -49,7 +49,11 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 	}
 	if p := h.file.plan.Load(); p.joins() && h.single.Add(-1) < 0 {
 		h.single.Store(0)
-		h.gate.pass(ctx, b.conn)
+		if p.apart {
+			h.gate.enter(ctx, b.conn)
+		} else {
+			h.gate.pass(ctx, b.conn)
+		}
 		ok, err := b.joined(ctx, p)
 		undo := errors.Is(err, errNotJoined)
 		if undo || mysqldb.Refuses(err) { // whose it is shows when its halves are run message by message

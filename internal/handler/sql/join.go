@@ -27,21 +27,37 @@ type joinedRun struct {
 	sums []int64 // of shape.adds
 }
 
-// runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined.
-func (sh *shape) runsOf(b *batch, section int) (runs []joinedRun, ok bool) {
-	seen := map[rowKey]bool{}
+// owner is who a row of a table belongs to: an item, or a message where list, that of the items, is nil.
+type owner struct {
+	msg  int
+	list *section
+	item int
+}
+
+// runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined. Owners are those of
+// the rows of its table, for all statements on it.
+func (sh *shape) runsOf(b *batch, at int, owners map[rowKey]owner) (runs []joinedRun, ok bool) {
+	var list *section
+	if in := b.file.sections[at]; in.each {
+		list = in
+	}
 	for m := range b.msgs {
 		d, ok := b.msgs[m].Value.(fields)
 		if !ok {
 			return nil, false
 		}
-		for i, values := range d[section] {
+		for i, values := range d[at] {
 			r := joinedRun{run: run{&b.msgs[m], values, i}, msg: m}
 			if !sh.insert {
-				if !r.prepare(sh) || seen[r.key] && !sh.repeats {
+				if !r.prepare(sh) {
 					return nil, false
 				}
-				seen[r.key] = true
+				by, row := owner{m, list, i}, rowKey{}
+				copy(row[:sh.unique], r.key[:])
+				if first, known := owners[row]; known && first != by && !sh.repeats {
+					return nil, false
+				}
+				owners[row] = by
 			}
 			runs = append(runs, r)
 		}
@@ -55,7 +71,7 @@ func (r *joinedRun) prepare(sh *shape) (ok bool) {
 	for i, k := range sh.key {
 		r.key[i] = r.value(k.value)
 		if k.integer {
-			r.key[i], ok = integer(r.key[i])
+			r.key[i], ok = scaled(r.key[i], 0)
 		} else {
 			_, ok = r.key[i].(string)
 		}
@@ -65,10 +81,11 @@ func (r *joinedRun) prepare(sh *shape) (ok bool) {
 	}
 	r.sums = make([]int64, len(sh.adds))
 	for i, a := range sh.adds {
-		n, ok := a.n, true
+		var v any = a.n
 		if a.value.param != nil {
-			n, ok = integer(r.value(a.value))
+			v = r.value(a.value)
 		}
+		n, ok := scaled(v, a.scale)
 		if !ok || n <= 0 || n > math.MaxInt32 { // no sum is over 2^63
 			return false
 		}
@@ -77,10 +94,22 @@ func (r *joinedRun) prepare(sh *shape) (ok bool) {
 	return true
 }
 
-func integer(v any) (int64, bool) {
+// scaled is a number in units of its last decimal place, of which it has no more than scale.
+func scaled(v any, scale int) (int64, bool) {
 	text, ok := v.(number)
-	n, err := strconv.ParseInt(string(text), 10, 64)
+	whole, fraction, _ := strings.Cut(string(text), ".")
+	if len(fraction) > scale {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(whole+fraction+strings.Repeat("0", scale-len(fraction)), 10, 64)
 	return n, ok && err == nil
+}
+
+// literal is such a number as it stands in a statement.
+func (a addend) literal(n int64) string {
+	text := fmt.Sprintf("%0*d", a.scale+1, n)
+	at := len(text) - a.scale
+	return strings.TrimSuffix(text[:at]+"."+text[at:], ".")
 }
 
 // errNotJoined says that joined statements did something else than was expected of them: they must be undone, and the
@@ -90,10 +119,14 @@ var errNotJoined = errors.New("the joined statements must be undone")
 // joined runs all messages by joined statements; false when they cannot be joined, and nothing was done. Who does not
 // find its row drops out: it is done, or to blame.
 func (b *batch) joined(ctx context.Context, p *plan) (ok bool, err error) {
-	all := map[*Statement][]joinedRun{}
+	all, owners := map[*Statement][]joinedRun{}, map[string]map[rowKey]owner{}
 	for i, in := range b.file.sections {
 		for _, s := range in.statements {
-			if all[s], ok = p.shapes[s].runsOf(b, i); !ok {
+			table := strings.ToLower(p.shapes[s].table)
+			if owners[table] == nil {
+				owners[table] = map[rowKey]owner{}
+			}
+			if all[s], ok = p.shapes[s].runsOf(b, i, owners[table]); !ok {
 				return false, nil
 			}
 		}
@@ -157,8 +190,8 @@ func (b *batch) insertAll(ctx context.Context, sh *shape, runs []joinedRun) erro
 }
 
 // updateAll locks the rows of all runs in the order of their keys, so that two transactions do not wait for each other,
-// and then writes those that are there. Runs that write the same share a statement, or, where the key is an integer,
-// that add something. missing are the runs without a row.
+// and then writes those that are there; of a SELECT it only looks for them. Runs that write the same share a statement,
+// or, where the key is an integer, that add something. missing are the runs without a row.
 func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (missing []joinedRun, err error) {
 	byKey, found := map[rowKey]*joinedRun{}, map[rowKey]bool{}
 	for _, r := range runs {
@@ -187,6 +220,9 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 		if absent(r.key) {
 			missing = append(missing, r)
 		}
+	}
+	if sh.reads {
+		return missing, nil
 	}
 	keys = slices.DeleteFunc(keys, absent)
 	var groups [][]*joinedRun // one for each key, by what is written
@@ -237,16 +273,20 @@ func (w *statement) set(sh *shape, runs ...*joinedRun) {
 
 // sumOf is what is added to a row. Each row of several finds its sum by a binary search for its key.
 func sumOf(sh *shape, runs []*joinedRun, add int) string {
-	first := runs[0].sums[add]
+	first, literal := runs[0].sums[add], sh.adds[add].literal
 	if !slices.ContainsFunc(runs, func(r *joinedRun) bool { return r.sums[add] != first }) {
 		return " " + literal(first)
 	}
 	var keys, sums strings.Builder
 	for _, r := range runs {
-		keys.WriteString("," + literal(r.key[0]))
+		fmt.Fprintf(&keys, ",%d", r.key[0])
 		sums.WriteString("," + literal(r.sums[add]))
 	}
-	return " CAST(ELT(INTERVAL(" + quoteName(sh.key[0].name) + keys.String() + ")" + sums.String() + ") AS SIGNED)"
+	as := "SIGNED"
+	if scale := sh.adds[add].scale; scale > 0 {
+		as = fmt.Sprintf("DECIMAL(%d,%d)", maxScale+8, scale)
+	}
+	return " CAST(ELT(INTERVAL(" + quoteName(sh.key[0].name) + keys.String() + ")" + sums.String() + ") AS " + as + ")"
 }
 
 // selection writes the condition on rows with these keys.
@@ -290,7 +330,10 @@ func (b *batch) lockRows(ctx context.Context, sh *shape, all []rowKey, found map
 		w.WriteString("SELECT " + sh.columns() + "," + quoteName(sh.assigned[0]) + " IS NULL FROM " + quoteName(sh.table) +
 			" FORCE INDEX (" + quoteName(sh.index) + ")")
 		sh.selection(&w, keys)
-		w.WriteString(" ORDER BY " + sh.columns() + " FOR UPDATE")
+		w.WriteString(" ORDER BY " + sh.columns())
+		if !sh.reads || sh.locks {
+			w.WriteString(" FOR UPDATE")
+		}
 		rows, err := rowsOf(ctx, b.conn, w.String(), w.args...)
 		if err != nil {
 			return err
@@ -299,7 +342,7 @@ func (b *batch) lockRows(ctx context.Context, sh *shape, all []rowKey, found map
 			var key rowKey
 			for i, k := range sh.key {
 				if key[i] = row[i]; k.integer {
-					key[i], _ = integer(number(row[i]))
+					key[i], _ = scaled(number(row[i]), 0)
 				}
 			}
 			// A collation may find a row under another spelling of its key.

@@ -13,7 +13,7 @@ import (
 
 const randomTables = `CREATE TABLE tb_order (
 	sn VARCHAR(20) PRIMARY KEY, state VARCHAR(20) NOT NULL, closed_by VARCHAR(20)) ENGINE=InnoDB;
-CREATE TABLE goods (id INT PRIMARY KEY, amount INT UNSIGNED NOT NULL, version INT NOT NULL) ENGINE=InnoDB;
+CREATE TABLE goods (id INT PRIMARY KEY, amount DECIMAL(9,2) UNSIGNED NOT NULL, version INT NOT NULL) ENGINE=InnoDB;
 CREATE TABLE places (house CHAR(3), id INT, free INT NOT NULL CHECK (free < 40), PRIMARY KEY (house, id)) ENGINE=InnoDB;
 CREATE TABLE coupon (code VARCHAR(20) PRIMARY KEY, n INT NOT NULL, used_by VARCHAR(20)) ENGINE=InnoDB;
 CREATE TABLE entry (sn VARCHAR(20), id INT, pieces INT) ENGINE=InnoDB`
@@ -24,12 +24,17 @@ var (
 		"UPDATE tb_order SET state = 'closed' WHERE sn = :sn AND state = 'open'; -- expect 1, else %s",
 		"UPDATE tb_order SET state = 'closed', closed_by = :rollbackd_key WHERE sn = :sn AND state = 'open'; " +
 			"-- expect 1, else %s",
+		"SELECT * FROM tb_order WHERE sn = :sn AND state = 'open' FOR UPDATE; -- expect 1, else %s",
+		"SELECT state FROM tb_order WHERE sn = :sn; -- expect 1 or more, else %[1]s\n" +
+			"UPDATE tb_order SET state = 'closed' WHERE sn = :sn AND state = 'open'; -- expect 1, else %[1]s",
 	}
 	randomItems = [][]string{
 		{
 			"UPDATE goods SET amount = amount + :n, version = version + 1 WHERE id = :id; -- expect 1, else %s",
 			"UPDATE goods SET amount = amount + :n WHERE id = :id AND version < 3; -- expect 1, else %s: other goods",
 			"UPDATE goods SET version = :n WHERE id = :id; -- expect 1, else %s",
+			"UPDATE goods SET amount = amount + :money WHERE id = :id; -- expect 1, else %s",
+			"SELECT id FROM goods WHERE id = :id; -- expect 1, else %s",
 		},
 		{
 			"UPDATE places SET free = free + :n WHERE house = :house AND id = :id; -- expect 1, else %s",
@@ -40,6 +45,7 @@ var (
 			"UPDATE coupon SET n = n + :n WHERE code = :code; -- expect 1, else %s",
 			"UPDATE coupon SET used_by = NULL WHERE code = :code AND used_by IS NOT NULL; -- expect 1, else %s",
 			"UPDATE coupon SET n = n + 1, used_by = :sn WHERE code = :code; -- expect 1, else %s",
+			"UPDATE coupon SET used_by = NULL WHERE code = :code AND used_by = :by; -- expect 1, else %s",
 		},
 	}
 )
@@ -73,6 +79,9 @@ func randomFile(rng *rand.Rand) (text string, exact bool) {
 			b.WriteString(";\n")
 		}
 	}
+	if strings.Contains(b.String(), " FOR UPDATE") {
+		b.WriteString("-- once\nUPDATE tb_order SET closed_by = :rollbackd_key WHERE sn = :sn; -- expect 1, else permanent\n")
+	}
 	return b.String(), exact
 }
 
@@ -88,7 +97,8 @@ func randomBody(rng *rand.Rand) string {
 			case 1:
 				n = 0
 			}
-			items = append(items, fmt.Sprintf(`{"id":%d,"n":%d,"house":%q,"code":%q}`, id, n,
+			items = append(items, fmt.Sprintf(`{"id":%d,"n":%d,"money":%d.%d,"by":%q,"house":%q,"code":%q}`, id, n, n,
+				rng.IntN(30), pick(rng, "a", "b", "B"),
 				pick(rng, "BER", "HAM", "BER", "HAM", "ber", "X"), pick(rng, "winter", "spring", "autumn", "Winter", "none")))
 		}
 		return "[" + strings.Join(items, ",") + "]"

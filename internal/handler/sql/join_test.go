@@ -81,7 +81,7 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id" + e, true},
 		{"UPDATE places SET free = free + :n WHERE id = :id AND free > 0 AND house = :h" + e, true},
 		{"UPDATE places SET free = free + :n WHERE house = 'x' AND id = :id" + e, false},
-		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id AND free = :f" + e, false},
+		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id AND free = :f" + e, true},
 		{"UPDATE places SET free = free + :n WHERE id = :h AND id = :id" + e, false},
 		{"INSERT INTO goods (id, code) VALUES (:id, -1)", true},
 		{"INSERT INTO goods (id, code) VALUES (:id, JSON_OBJECT('id', :id, 'of', CONCAT('a', :n)))", true},
@@ -89,7 +89,8 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e + "UPDATE other SET amount = 1 WHERE id = :id" + e, true},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id", false}, // any number of rows
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id; -- expect 0 or 1, else retry", false},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e, false},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e, true},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND price = :m" + e, false}, // compared as no text
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id OR n = 1" + e, false},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id LIMIT 1" + e, false},
 		{"UPDATE goods SET amount = amount + :n + :m WHERE id = :id" + e, false},
@@ -98,7 +99,8 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"UPDATE goods SET amount = amount + RAND() WHERE id = :id" + e, false},
 		{"UPDATE IGNORE goods SET amount = amount + :n WHERE id = :id" + e, false},
 		{"UPDATE goods g SET amount = amount + :n WHERE id = :id" + e, false},
-		{"UPDATE goods SET price = price + :n WHERE id = :id" + e, false},     // sums may round
+		{"UPDATE goods SET price = price + :n WHERE id = :id" + e, true},
+		{"UPDATE goods SET code = code + :n WHERE id = :id" + e, false},       // sums may round
 		{"UPDATE goods SET amount = amount + :n WHERE code = :id" + e, false}, // no unique index
 		{"UPDATE goods SET id = :n WHERE id = :id" + e, false},                // writes a key
 		{"UPDATE pairs SET c = 'x' WHERE a = :id" + e, false},                 // unique only with another
@@ -110,7 +112,15 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"INSERT INTO goods (id) VALUES (:id) ON DUPLICATE KEY UPDATE n = 1", false},
 		{"INSERT INTO goods (id) VALUES (:id + 1)", false},
 		{"INSERT INTO goods (id) SELECT id FROM other WHERE id = :id", false},
-		{"SELECT id FROM goods WHERE id = :id" + e, false},
+		{"SELECT id FROM goods WHERE id = :id" + e, true},
+		{"SELECT *, 1 FROM goods WHERE id = :id AND n > 2 FOR UPDATE" + e +
+			"UPDATE goods SET n = 1 WHERE id = :id" + e, true},
+		{"SELECT id FROM goods WHERE id = :id" + e + "INSERT INTO goods (id) VALUES (:n)", false},
+		{"SELECT a FROM pairs WHERE a = :a AND b = :b" + e, false}, // no column beside keys
+		{"SELECT a FROM pairs WHERE a = :a" + e, false},            // may find several
+		{"SELECT COUNT(*) FROM goods WHERE id = :id" + e, false},
+		{"SELECT id FROM goods WHERE id = :id FOR UPDATE SKIP LOCKED" + e, false},
+		{"SELECT id FROM goods WHERE id = :id", false}, // any number of rows
 		{"DELETE FROM goods WHERE id = :id" + e, false},
 		{"UPDATE goods SET n = 1 WHERE id = :a" + e + "UPDATE goods SET amount = 2 WHERE id = :b" + e, false},
 		{"-- for each /items\nUPDATE goods SET n = 1 WHERE id = :a; -- expect 1, else retry\n" +
@@ -123,7 +133,7 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		}
 	}
 	// each statement that is in the way is named, with its reason and what would do
-	f := w.parse("UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e +
+	f := w.parse("UPDATE goods SET amount = amount + :n WHERE n = :n AND amount = :m" + e +
 		"\nUPDATE watched SET amount = amount + :n WHERE id = :id;\nDELETE FROM other WHERE id = :id" + e +
 		"\nUPDATE other SET amount = LEFT(:n, 2) WHERE id = :id" + e)
 	var got []string
@@ -131,10 +141,10 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		got = append(got, fmt.Sprintf("%v %s (%s)", not.At, not.Why, not.Faster))
 	}
 	want := []string{
-		"1:1 goods has no primary or unique key on id, n alone (a unique key on exactly the columns that are compared " +
-			"with parameters: here (id, n))",
-		"3:1 it may change any number of rows (-- expect 1 behind it, for a row that is found by its key)",
-		"4:1 it is neither an UPDATE nor an INSERT … VALUES (" + noForm + ")",
+		"1:1 goods has no primary or unique key on n, amount, or on a part of them (a unique key on columns that are " +
+			"compared with parameters: here (n, amount))",
+		"3:1 any number of rows will do (-- expect 1 behind it, for a row that is found by its key)",
+		"4:1 it is no UPDATE, no SELECT and no INSERT … VALUES (" + noForm + ")",
 		`6:1 "LEFT" is not of the form that is joined (` + updateForm + ")",
 	}
 	if !slices.Equal(got, want) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -15,6 +16,8 @@ import (
 type plan struct {
 	shapes map[*Statement]*shape
 	not    []Unjoined
+	// apart: a SELECT locks nothing, so what it found holds only while no other transaction of this process runs.
+	apart bool
 }
 
 func (p *plan) joins() bool { return p != nil && len(p.not) == 0 }
@@ -29,6 +32,7 @@ type Unjoined struct {
 // Forms that are joined, in the words of docs/handlers.md.
 const (
 	updateForm = "UPDATE t SET a = a + :n, b = 'x', c = :c WHERE k = :k AND d = 'y'; -- expect 1"
+	selectForm = "SELECT a FROM t WHERE k = :k AND d = 'y' FOR UPDATE; -- expect 1"
 	insertForm = "INSERT INTO t (a, b) VALUES (:a, 'x')"
 	noForm     = "nothing of this kind is joined; without it, the file may be"
 )
@@ -48,7 +52,7 @@ func (f *File) Unjoined() []Unjoined {
 // mean the same as the single ones; they do not when nobody can tell.
 func (f *File) learn(ctx context.Context, on mysqldb.Queryer) (*plan, error) {
 	p := &plan{shapes: map[*Statement]*shape{}}
-	tables, verdicts := map[string]*Statement{}, map[*section]Verdict{}
+	tables, verdicts := map[string][]*Statement{}, map[*section]Verdict{}
 	not := func(at Position, why, faster string) { p.not = append(p.not, Unjoined{at, why, faster}) }
 	sees, err := rowsOf(ctx, on, seesTriggersQuery)
 	if err != nil && !mysqldb.Answered(err) {
@@ -64,12 +68,7 @@ func (f *File) learn(ctx context.Context, on mysqldb.Queryer) (*plan, error) {
 			p.not = append(p.not, *other)
 			continue
 		}
-		table := strings.ToLower(sh.table)
-		if other := tables[table]; other != nil {
-			not(s.At, fmt.Sprintf("%s is written by the statement at %v too", sh.table, other.At),
-				"one statement for each table, which writes all columns at once")
-		}
-		p.shapes[s], tables[table] = sh, s
+		p.shapes[s], p.apart = sh, p.apart || sh.reads && !sh.locks
 		if in.each && s.expect != nil {
 			// Joined, the first item's second statement comes behind the second item's first one. What a message fails of must
 			// not depend on that.
@@ -89,6 +88,18 @@ func (f *File) learn(ctx context.Context, on mysqldb.Queryer) (*plan, error) {
 		case why != "":
 			not(s.At, why, faster)
 		}
+		table := strings.ToLower(sh.table)
+		for _, other := range tables[table] {
+			of := p.shapes[other]
+			switch {
+			case !of.reads && !sh.reads, of.index != sh.index, sh.insert:
+				not(s.At, fmt.Sprintf("%s is written or read by the statement at %v too", sh.table, other.At),
+					"one statement for each table, which writes all columns at once, and SELECTs by the same key")
+			case !of.reads || !sh.reads: // what one finds may be what the other has written: a row must be of one run alone
+				of.repeats, sh.repeats = false, false
+			}
+		}
+		tables[table] = append(tables[table], s)
 	}
 	slices.SortStableFunc(p.not, func(a, b Unjoined) int {
 		return cmp.Or(cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column))
@@ -109,13 +120,16 @@ WHERE event_object_schema = DATABASE() AND event_object_table = ?`
 	uniqueQuery = "SELECT index_name, GROUP_CONCAT(COALESCE(column_name, '') ORDER BY seq_in_index SEPARATOR '\n')" + `
 FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ?
 GROUP BY index_name HAVING MAX(non_unique) = 0 AND MAX(sub_part) IS NULL ORDER BY index_name`
-	typesQuery = `SELECT LOWER(column_name), LOWER(data_type) FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = ?`
+	typesQuery = `SELECT LOWER(column_name), LOWER(data_type), COALESCE(numeric_scale, 0), privileges
+FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position`
 	keysQuery = `SELECT column_name FROM information_schema.key_column_usage
 WHERE table_schema = DATABASE() AND table_name = ?
 UNION ALL SELECT referenced_column_name FROM information_schema.key_column_usage
 WHERE referenced_table_schema = DATABASE() AND referenced_table_name = ?`
 )
+
+// maxScale is how many decimal places a column of MySQL has at most.
+const maxScale = 30
 
 var (
 	integerTypes = []string{"tinyint", "smallint", "mediumint", "int", "bigint"}
@@ -123,8 +137,8 @@ var (
 )
 
 // learn says why runs may not be joined, and what could be; nothing where they may: the table is one of InnoDB's
-// without triggers, a unique index on the key alone makes each run change one row at most, what is added are integers,
-// and no written column belongs to a key.
+// without triggers, a unique index on columns of the key makes each run change or find one row at most, what is added
+// are integers or decimals, and no written column belongs to a key.
 func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster string, err error) {
 	ask := func(query string) (rows [][]string) {
 		if err == nil {
@@ -143,9 +157,12 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 		return "", "", nil
 	}
 	sh.useIndex(ask(uniqueQuery))
-	keys, types := ask(keysQuery), map[string]string{}
-	for _, column := range ask(typesQuery) {
+	keys, columns, types := ask(keysQuery), ask(typesQuery), map[string]string{}
+	for _, column := range columns {
 		types[column[0]] = column[1]
+	}
+	ofKey := func(column string) bool {
+		return slices.ContainsFunc(keys, func(key []string) bool { return strings.EqualFold(key[0], column) })
 	}
 	if err != nil {
 		return "", "", err
@@ -156,8 +173,8 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 	}
 	if sh.index == "" {
 		columns := strings.ReplaceAll(strings.ReplaceAll(sh.columns(), ",", ", "), "`", "")
-		return fmt.Sprintf("%s has no primary or unique key on %s alone", sh.table, columns),
-			"a unique key on exactly the columns that are compared with parameters: here (" + columns + ")", nil
+		return fmt.Sprintf("%s has no primary or unique key on %s, or on a part of them", sh.table, columns),
+			"a unique key on columns that are compared with parameters: here (" + columns + ")", nil
 	}
 	for i, k := range sh.key {
 		kind := types[strings.ToLower(k.name)]
@@ -167,19 +184,34 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 		}
 	}
 	for _, column := range sh.assigned {
-		if slices.ContainsFunc(keys, func(key []string) bool { return strings.EqualFold(key[0], column) }) {
+		if ofKey(column) {
 			return "it writes " + column + ", which belongs to a key or a foreign key",
 				"a statement that writes columns of no key", nil
 		}
 	}
-	for _, column := range sh.adding {
-		if kind := types[strings.ToLower(column)]; !slices.Contains(integerTypes, kind) {
-			return fmt.Sprintf("it adds to %s, which is of type %s", column, kind), "a column of integers", nil
+	for i, column := range sh.adding {
+		kind := types[strings.ToLower(column)]
+		if kind == "decimal" {
+			at := slices.IndexFunc(columns, func(c []string) bool { return strings.EqualFold(c[0], column) })
+			sh.adds[i].scale, err = strconv.Atoi(columns[at][2])
 		}
+		if kind != "decimal" && !slices.Contains(integerTypes, kind) || err != nil {
+			return fmt.Sprintf("it adds to %s, which is of type %s", column, kind), "a column of integers or decimals", err
+		}
+	}
+	if sh.reads {
+		beside := slices.IndexFunc(columns, func(c []string) bool {
+			return !ofKey(c[0]) && strings.Contains(c[3], "select")
+		})
+		if beside < 0 {
+			return "it may read no column of " + sh.table + " beside keys", "a table with a column that is part of none", nil
+		}
+		sh.assigned, sh.repeats = []string{columns[beside][0]}, true // for lockRows
+		return "", "", nil
 	}
 	tokens := tokensOf(definition[0][1])
 	// A second run must find what the first found, and whatever refuses the sum must refuse one of its steps.
-	sh.repeats = len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
+	sh.repeats = sh.unique == len(sh.key) && len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
 		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) })
 	if slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }) {
 		return sh.table + " keeps versions of its rows", "a table without system versioning", nil
@@ -187,17 +219,18 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 	return "", "", nil
 }
 
-// useIndex finds a unique index on the columns of the key and no others, and puts these into its order: so rows are
+// useIndex finds a unique index on columns of the key and no others, and puts these first, in its order: so rows are
 // locked in the order in which the index is read.
 func (sh *shape) useIndex(indexes [][]string) {
 	for _, index := range indexes {
 		columns := strings.Split(index[1], "\n")
 		place := func(k keyColumn) int {
-			return slices.IndexFunc(columns, func(c string) bool { return strings.EqualFold(c, k.name) })
+			at := slices.IndexFunc(columns, func(c string) bool { return strings.EqualFold(c, k.name) })
+			return cmp.Or(at+1, maxKeyColumns+1)
 		}
-		if len(columns) == len(sh.key) && !slices.ContainsFunc(sh.key, func(k keyColumn) bool { return place(k) < 0 }) {
-			sh.index = index[0]
-			slices.SortFunc(sh.key, func(a, b keyColumn) int { return place(a) - place(b) })
+		slices.SortStableFunc(sh.key, func(a, b keyColumn) int { return place(a) - place(b) })
+		if n := len(columns); n <= len(sh.key) && place(sh.key[n-1]) == n {
+			sh.index, sh.unique = index[0], n
 			return
 		}
 	}

@@ -3,26 +3,28 @@ package sql
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
 // shape is a statement of a form whose runs for many messages can be joined into one statement with the same meaning:
 //
 //	UPDATE t SET a = a + :n, b = 'x' WHERE k = :k AND c = 'y'
+//	SELECT a FROM t WHERE k = :k AND c = 'y' FOR UPDATE, also without FOR UPDATE
 //	INSERT INTO t (a, b) VALUES (:a, 'x'), also with JSON_OBJECT or CONCAT of such values
 //
-// The first needs a unique index on k, or on all columns that are compared with parameters, integers in a, and more:
-// see learn. Everything else runs message by message.
+// The first two need a unique index on k, or on some of the columns that are compared with parameters, the first
+// integers or decimals in a, and more: see learn. Everything else runs message by message.
 type shape struct {
 	table  string // without quotes
 	insert bool
+	reads  bool // it is a SELECT
+	locks  bool // and one FOR UPDATE
 
 	// Of an INSERT.
 	head   []part // up to VALUES
 	values []part
 
-	// Of an UPDATE.
+	// Of an UPDATE or a SELECT.
 	set      []part      // between SET and WHERE
 	where    []part      // behind WHERE, without the conditions on the key
 	key      []keyColumn // in the order of the conditions; learn puts them into that of the index
@@ -33,7 +35,8 @@ type shape struct {
 	assigns  bool        // a parameter is a column's new value
 
 	// What learn found out.
-	index   string // a unique one on the key alone
+	index   string // a unique one on columns of the key
+	unique  int    // how many these are: the first of the key
 	repeats bool   // runs with the same key may be added up
 }
 
@@ -56,7 +59,8 @@ type rowKey [maxKeyColumns]any
 // addend is a parameter, or a number.
 type addend struct {
 	value part
-	n     int64
+	n     number
+	scale int // decimal places of its column
 }
 
 // reader steps over the tokens of a statement. After a token that does not fit nothing fits any more.
@@ -146,20 +150,23 @@ func (r *reader) constant() {
 // shapeOf reads the form of a statement. When it has another, the result says what is in the way, and what is faster.
 func shapeOf(s *Statement) (*shape, *Unjoined) {
 	not := func(why, faster string) (*shape, *Unjoined) { return nil, &Unjoined{s.At, why, faster} }
-	if s.expect != nil && (len(s.expect.counts) != 1 || s.expect.counts[0] != 1 || s.expect.orMore) {
+	if s.expect != nil && (len(s.expect.counts) != 1 || s.expect.counts[0] != 1) { // of a key there is one at most
 		return not("it expects another number of rows than 1", "-- expect 1, for a row that is found by its key")
 	}
 	r, sh, form := &reader{tokens: s.tokens}, &shape{}, updateForm
 	switch {
-	case r.has("UPDATE") && s.expect == nil:
-		return not("it may change any number of rows", "-- expect 1 behind it, for a row that is found by its key")
+	case r.has("UPDATE", "SELECT") && s.expect == nil:
+		return not("any number of rows will do", "-- expect 1 behind it, for a row that is found by its key")
 	case r.has("UPDATE"):
 		r.update(sh)
+	case r.has("SELECT"):
+		form = selectForm
+		r.find(sh)
 	case r.has("INSERT"):
 		form = insertForm
 		r.insert(sh)
 	default:
-		return not("it is neither an UPDATE nor an INSERT … VALUES", noForm)
+		return not("it is no UPDATE, no SELECT and no INSERT … VALUES", noForm)
 	}
 	switch {
 	case r.end() && r.bad:
@@ -177,6 +184,27 @@ func (r *reader) update(sh *shape) {
 	r.cut()
 	r.list(",", func() { r.assignment(sh) })
 	sh.set = r.cut()
+	r.conditions(sh)
+}
+
+// find reads a SELECT: what it selects does not matter, because its rows are only counted.
+func (r *reader) find(sh *shape) {
+	sh.reads = true
+	r.word("SELECT")
+	r.list(",", func() {
+		if !r.try(r.peek().mark("*") || r.peek().isColumn()) {
+			r.constant()
+		}
+	})
+	r.word("FROM")
+	sh.table = r.name()
+	r.conditions(sh)
+	if sh.locks = r.try(r.has("FOR")); sh.locks {
+		r.word("UPDATE")
+	}
+}
+
+func (r *reader) conditions(sh *shape) {
 	r.word("WHERE")
 	r.list("AND", func() {
 		r.cut() // WHERE, AND
@@ -198,8 +226,7 @@ func (r *reader) assignment(sh *shape) {
 		r.take(r.peek().mark("+") || r.peek().mark("-"))
 		sh.adding = append(sh.adding, column)
 		t := r.peek()
-		a := addend{value: r.take(t.isParam() || t.isNumber() && len(t.text) < 10)}
-		a.n, _ = strconv.ParseInt(t.text, 10, 64) // nine digits at most, or a parameter
+		a := addend{value: r.take(t.isParam() || t.isNumber()), n: number(t.text)}
 		if sh.adds = append(sh.adds, a); !r.bad {
 			r.parts[len(r.parts)-1].add = len(sh.adds)
 		}
