@@ -125,6 +125,36 @@ func TestAWindowGrowsWithoutASecondDelivery(t *testing.T) {
 
 // Given small messages, then the window is as large as the prefetch within a few batches; and given large ones then,
 // while nothing is settled, what is in hand stays within the budget, and all of them come, twice delivered at most.
+// A window that fills while a batch is worked on grows before the batch is acked: when the next one is taken it is not
+// full any more, and a lane with a small window leaves its messages to another that they make slow.
+func TestAWindowThatFillsDuringABatchGrows(t *testing.T) {
+	t.Parallel()
+	b, q := fresh(t)
+	s := consume(t, budgeted(t, b, 64<<20, 5), q, 2000)
+	p, window := publisher(t, config(b.URL)), uint64(rabbit.Window(s))
+
+	// given a batch that was taken before the window was full
+	publishN(t, p, q, int(window/2))
+	batch := collect(t, s, int(window/2))
+	// when it is acked after the window has filled
+	publishN(t, p, q, 10*int(window))
+	poll.Until(t, "the window is full", func() bool { return s.Came() == window })
+	var tags []uint64
+	for _, d := range batch {
+		tags = append(tags, d.Tag)
+	}
+	require.OK(t, s.AckAll(tags))
+
+	// then another consumer follows, with a window for all
+	if !rabbit.Retired(s) {
+		t.Fatal("the consumer with the small window goes on")
+	}
+	collect(t, s, 10*int(window))
+	if rabbit.Window(s) <= 2*int(window) {
+		t.Errorf("the window is %d, was %d", rabbit.Window(s), window)
+	}
+}
+
 func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
