@@ -8,6 +8,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	stack.AtOnce(4)
 	stack.Main(m, program.Remove)
 }

@@ -22,6 +22,5 @@ func TestMain(m *testing.M) {
 	if point := os.Getenv(hangEnv); point != "" {
 		os.Exit(runChild(daemon.Options{Hook: hangAt(consumer.Point(point))}))
 	}
-	stack.AtOnce(4)
 	stack.Main(m, program.Remove)
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -50,11 +51,11 @@ func (s *sharedServer) find(kind Kind) error {
 	return err
 }
 
-// AtOnce lets so many tests of a package run at once, more than there may be processors: they wait most of the
-// time, for leases, delays and servers. Who names a number gets that. TestMain calls it before [Main].
+// AtOnce lets so many tests of a package run at once, if there are fewer processors: they wait most of the time, for
+// leases, delays and servers. Who names a number gets that. TestMain calls it before [Main], where four are not enough.
 func AtOnce(n int) {
 	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue && runtime.GOMAXPROCS(0) < n {
 		_ = f.Value.Set(strconv.Itoa(n))
 	}
 }
@@ -62,6 +63,7 @@ func AtOnce(n int) {
 // Main is TestMain of a package whose tests use servers: it runs the tests, then after, stops the servers they started,
 // fails when a goroutine is left, and exits.
 func Main(m *testing.M, after ...func() error) {
+	AtOnce(4)
 	debug.SetGCPercent(400) // under the race detector each migration makes hundreds of buffers of 4 MiB
 	code := m.Run()
 	for _, s := range shared {
