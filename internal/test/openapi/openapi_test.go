@@ -234,11 +234,11 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		Next  string
 	}
 	poll.Until(t, "all are dead", func() bool {
-		c.ask("GET", "/letters?limit=2", "", http.StatusOK, &list)
 		var all struct{ Items []struct{ Key string } }
 		c.ask("GET", "/letters", "", http.StatusOK, &all)
 		return len(all.Items) == len(orders)
 	})
+	c.ask("GET", "/letters?limit=2", "", http.StatusOK, &list)
 	c.ask("GET", "/letters?limit=2&after="+list.Next, "", http.StatusOK, nil)
 	c.ask("GET", "/letters?reason=permanent&reason=exhausted&since=2020-01-01T00:00:00Z&error=order&key=a&key=b", "",
 		http.StatusOK, nil)
