@@ -153,9 +153,10 @@ func countCompensated(ctx context.Context, w *world) int {
 
 // findings are what reconcile has found.
 type findings []struct {
-	Kind   string
-	Cure   string // as a command
-	Mended bool
+	Kind     string
+	Tag, Key string
+	Cure     string // as a command
+	Mended   bool
 }
 
 func (w *world) reconcile(ctx context.Context, args ...string) (findings, error) {
@@ -164,12 +165,17 @@ func (w *world) reconcile(ctx context.Context, args ...string) (findings, error)
 	return res.Findings, err
 }
 
-// reconcileAll sends again what was purged. What moves meanwhile it leaves alone.
+// reconcileAll sends again what was purged, and ends replays that were killed, as their cure says. What moves meanwhile
+// it leaves alone.
 func reconcileAll(ctx context.Context, w *world) (mended int) {
 	found, err := w.reconcile(ctx, "--adopt", "--republish", "--overdue", overdue.String())
 	for _, f := range found {
 		if f.Mended {
 			mended++
+		}
+		if f.Kind == "interrupted_replay" {
+			again := w.command(ctx, &struct{}{}, "dlq", "replay", "--force", "--no-wait", "--tag", f.Tag, "--key", f.Key)
+			err = errors.Join(err, again)
 		}
 	}
 	must.OK(err)
