@@ -234,12 +234,12 @@ func (s *Subscription) fill(ctx context.Context, limit int, linger, silence time
 // fit lets the window follow the budget. When it must change much, the consumer is retired; what came before that is
 // handed out first, and then the next one begins. While there is no room for anything more, none does: ErrNoRoom.
 //
-// A quorum queue gives back what is on its way to a consumer that is cancelled, one delivery older. So a window grows
-// only while all of it is in hand: then nothing is on its way, and only then is it too small. That is looked at where a
-// batch is taken and where it is acked: one that is half of a window fills it only meanwhile. It is enough also for a
-// lane that settles faster than the broker delivers: with 100,000 small messages, a
-// budget of 64 MiB for five and a prefetch of 2,000, windows went from 30 to 2,000 within 0.15 s, in batches of 1,000,
-// 50 and 1, with and without a linger. All of it took as long as without a budget, give or take a fifth, either way.
+// A quorum queue gives back what is on its way to a consumer that is cancelled, one delivery older. So a window
+// grows only while all of it is in hand: then nothing is on its way, and only then is it too small. That is looked
+// at where a batch is taken and where it is acked: one that is half of a window fills it only meanwhile. It is
+// enough also for a lane that settles faster than the broker delivers: with 100,000 small messages, a budget of 64
+// MiB for five and a prefetch of 2,000, windows went from 30 to 2,000 within 0.15 s, in batches of 1,000, 50 and 1,
+// with and without a linger. All of it took as long as without a budget, give or take a fifth, either way.
 func (s *Subscription) fit(ctx context.Context) error {
 	b := s.ledger.budget
 	if b == nil || ctx.Err() != nil { // then nothing more is wanted
