@@ -48,13 +48,15 @@ test: deps lint bin/with-servers ## lint, then all tests on private servers; ONL
 endif
 
 # Modules of their own, so that their libraries stay out of ours.
-# The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench.
+# The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench, and
+# of the release what is quick: licenses, and installing it from a proxy.
 .PHONY: test-modules
 test-modules: deps bin/with-servers
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
 	cd internal/test/otlp && $(GO) vet ./... && $(GO) test ./...
 	cd internal/test/openapi && $(GO) vet ./... && $(GO) test ./...
 	cd tools/sqlite && $(GO) vet ./... && $(GO) test ./...
+	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 -run 'Notices|NothingOfTheRepository' .
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 # The examples of the outbox in PHP, Java and Python.
@@ -216,6 +218,7 @@ cut:
 	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "make cut VERSION=0.1.0"; exit 1; }
 	sed -i -e '/^## \[$(VERSION)\]/,+1d' -e "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date -u +%F)/" CHANGELOG.md
 	sed -i -E 's/^(version|appVersion): .*/\1: $(VERSION)/' deploy/helm/rollbackd/Chart.yaml
+	$(GO) test -count=1 ./internal/test/repo -run GoAPI -released
 
 # The version before the last migration and this one, side by side on one queue.
 .PHONY: test-upgrade

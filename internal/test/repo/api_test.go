@@ -1,0 +1,214 @@
+package repo
+
+import (
+	"flag"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
+)
+
+var released = flag.Bool("released", false, "take the Go API as it is now for that of the last release")
+
+// lastAPI has a line for each thing that the last release exported, as `make release DO=cut` left it.
+const lastAPI = "internal/test/repo/testdata/api.txt"
+
+// Given the Go API of the last release, then what this one breaks of it stands under Unreleased in CHANGELOG.md by its
+// name, as `consumer.Open`.
+func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
+	now := apiOf(t)
+	if len(now) < 500 {
+		t.Errorf("only %d things are exported: does this test still look at the right ones?", len(now))
+	}
+	if *released {
+		require.OK(t, os.WriteFile(filepath.Join(root(t), lastAPI), []byte(strings.Join(now, "\n")+"\n"), 0o600))
+	}
+	_, text, _ := strings.Cut(read(t, "CHANGELOG.md"), "\n## [Unreleased]\n")
+	unreleased, _, _ := strings.Cut(text, "\n## [")
+	for _, line := range strings.Split(strings.TrimSpace(read(t, lastAPI)), "\n") {
+		name, _, _ := strings.Cut(line, " ")
+		if !slices.Contains(now, line) && !strings.Contains(unreleased, "`"+name+"`") {
+			t.Errorf("%s: keep it as it was, or name `%s` under Unreleased in CHANGELOG.md, with what to do", line, name)
+		}
+	}
+}
+
+// Given two versions of a declaration, then a program of the first that may not compile with the second is noticed, and
+// one that does goes unnoticed.
+func TestABreakOfTheGoAPIIsNoticed(t *testing.T) {
+	for what, tt := range map[string]struct {
+		old, new string
+		breaks   bool
+	}{
+		"a parameter's type":              {"func F(a int)", "func F(a int64)", true},
+		"a parameter more":                {"func F(a int)", "func F(a int, more ...int)", true},
+		"a parameter's name":              {"func F(a func(b int) error)", "func F(c func(d int) error)", false},
+		"a result":                        {"func F() int", "func F() error", true},
+		"what a type parameter may be":    {"func F[T any](a T) {}", "func F[T comparable](a T) {}", true},
+		"a field is gone":                 {"type T struct{ A, B int }", "type T struct{ A int }", true},
+		"a field's type":                  {"type T struct{ A int }", "type T struct{ A string }", true},
+		"a field more":                    {"type T struct{ A int }", "type T struct{ A, B int; c string }", false},
+		"a field that nobody could name":  {"type T struct{ A, b int }", "type T struct{ A int }", false},
+		"a method is gone":                {"type T int; func (T) M() {}", "type T int", true},
+		"a method of the pointer only":    {"type T int; func (T) M() {}", "type T int; func (*T) M() {}", true},
+		"a method more":                   {"type T int", "type T int; func (T) M() {}", false},
+		"a method more of an interface":   {"type I interface{ A() }", "type I interface{ A(); B() }", true},
+		"a constant's value":              {"const C = 1", "const C = 2", true},
+		"a variable's type":               {"var V int", "var V uint", true},
+		"a name that nobody could import": {"func f() {}", "", false},
+		"something more":                  {"func F() {}", "func F() {}; func G() {}; type T int", false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			now := exported(checked(t, tt.new))
+			broken := exported(checked(t, tt.old))
+			broken = slices.DeleteFunc(broken, func(line string) bool { return slices.Contains(now, line) })
+			if len(broken) > 0 != tt.breaks {
+				t.Errorf("from %q to %q %q are missed, want that this breaks: %v", tt.old, tt.new, broken, tt.breaks)
+			}
+		})
+	}
+}
+
+func checked(t *testing.T, source string) *types.Package {
+	t.Helper()
+	set := token.NewFileSet()
+	file := require.Get(parser.ParseFile(set, "p.go", "package p\n"+source, 0))(t)
+	return require.Get((&types.Config{}).Check(module+"p", set, []*ast.File{file}, nil))(t)
+}
+
+// apiOf is what this module exports to others, by the compiler's own files of it.
+func apiOf(t *testing.T) (lines []string) {
+	t.Helper()
+	var paths []string
+	for _, p := range packages(t) {
+		top, _, _ := strings.Cut(p.path(), "/")
+		if p.Name != "main" && len(p.GoFiles) > 0 && !strings.Contains(p.path()+"/", "internal/") &&
+			top != "deploy" && top != "docs" {
+			paths = append(paths, p.ImportPath)
+		}
+	}
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-export", "-f",
+		"{{.ImportPath}} {{.Export}}"}, paths...)...)
+	list.Dir = root(t)
+	made := map[string]string{}
+	for line := range strings.Lines(string(require.Get(list.Output())(t))) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		made[path] = file
+	}
+	open := func(path string) (io.ReadCloser, error) { return os.Open(made[path]) }
+	imports := importer.ForCompiler(token.NewFileSet(), "gc", open)
+	for _, path := range paths {
+		lines = append(lines, exported(require.Get(imports.Import(path))(t))...)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// exported has a line for each thing of a package that a program of others can rely on, its name first.
+func exported(p *types.Package) (lines []string) {
+	of := strings.TrimPrefix(p.Path(), module)
+	add := func(name string, words ...string) { lines = append(lines, of+"."+name+" "+strings.Join(words, " ")) }
+	for _, name := range p.Scope().Names() {
+		object := p.Scope().Lookup(name)
+		if !object.Exported() {
+			continue
+		}
+		switch o := object.(type) {
+		case *types.Const:
+			add(name, "const", typeText(o.Type()), "=", o.Val().ExactString())
+		case *types.Var:
+			add(name, "var", typeText(o.Type()))
+		case *types.Func:
+			add(name, typeText(o.Type()))
+		case *types.TypeName:
+			named, ok := o.Type().(*types.Named)
+			if !ok { // an alias
+				add(name, "=", typeText(o.Type()))
+				continue
+			}
+			kind := typeText(named.Underlying())
+			if s, ok := named.Underlying().(*types.Struct); ok {
+				kind = "struct"
+				for f := range s.Fields() {
+					if f.Exported() {
+						add(name+"."+f.Name(), typeText(f.Type()))
+					}
+				}
+			}
+			add(name, "type", paramsText(named.TypeParams())+kind)
+			if types.IsInterface(named) {
+				continue // its methods are its kind
+			}
+			for m := range types.NewMethodSet(types.NewPointer(named)).Methods() {
+				if m.Obj().Exported() {
+					add(name+"."+m.Obj().Name(), typeText(m.Obj().Type()))
+				}
+			}
+			for m := range types.NewMethodSet(named).Methods() {
+				if m.Obj().Exported() {
+					add(name+"."+m.Obj().Name(), "also without a pointer")
+				}
+			}
+		}
+	}
+	return lines
+}
+
+// typeText is a type without the names of parameters, which may change.
+func typeText(t types.Type) string {
+	switch t := t.(type) {
+	case *types.Signature:
+		params := tupleText(t.Params())
+		if t.Variadic() {
+			params += "..."
+		}
+		return "func" + paramsText(t.TypeParams()) + "(" + params + ") (" + tupleText(t.Results()) + ")"
+	case *types.Pointer:
+		return "*" + typeText(t.Elem())
+	case *types.Slice:
+		return "[]" + typeText(t.Elem())
+	case *types.Map:
+		return "map[" + typeText(t.Key()) + "]" + typeText(t.Elem())
+	case *types.Interface:
+		var parts []string
+		for m := range t.Methods() {
+			parts = append(parts, m.Name()+" "+typeText(m.Type()))
+		}
+		if !t.IsMethodSet() { // a constraint
+			for e := range t.EmbeddedTypes() {
+				parts = append(parts, typeText(e))
+			}
+		}
+		return "interface{" + strings.Join(parts, "; ") + "}"
+	}
+	return types.TypeString(t, func(p *types.Package) string { return strings.TrimPrefix(p.Path(), module) })
+}
+
+func tupleText(t *types.Tuple) string {
+	var parts []string
+	for v := range t.Variables() {
+		parts = append(parts, typeText(v.Type()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func paramsText(list *types.TypeParamList) string {
+	var parts []string
+	for p := range list.TypeParams() {
+		parts = append(parts, typeText(p)+" "+typeText(p.Constraint()))
+	}
+	if parts == nil {
+		return ""
+	}
+	return "[" + strings.Join(parts, ", ") + "] "
+}
