@@ -74,6 +74,7 @@ func Open(ctx context.Context, o Options, consumers ...*consumer.Consumer) (*Sit
 	all.Guard.Token, all.Guard.TokensFile, all.Guard.BasePath = o.Token, o.TokensFile, o.Prefix
 	all.View.Health = func() site.Readiness { return site.ReadinessOf(consumers) }
 	all.View.Logger, all.View.Hide.Bodies = first.Logger, o.HideBodies
+	all.Members = consumers
 	for _, c := range consumers {
 		all.Queues = append(all.Queues, store.Queue{Config: c.Config()})
 	}

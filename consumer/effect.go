@@ -247,7 +247,9 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (b
 	} else if errors.Is(guard.failed, ErrEndsTransaction) && blameOf(err, len(msgs)) == nil {
 		err = guard.failed
 	}
-	e.metrics.handled(began, err)
+	if guard.changed == nil {
+		e.metrics.handled(began, err)
+	}
 	return begun, ofEach(err, len(msgs))
 }
 

@@ -47,6 +47,9 @@ type guardedTx struct {
 	left bool // the handler does not return and has it still; only the worker's goroutine touches this
 
 	looked *checkedTx // nil: nobody looks, or no handler was called yet
+
+	// changed counts, in a rehearsal, the rows that each table's statements have changed; nil: it is none.
+	changed map[string]int64
 }
 
 var (
@@ -162,7 +165,24 @@ func (g *guardedTx) ExecContext(ctx context.Context, query string, args ...any) 
 		return nil, err
 	}
 	res, err := g.tx.ExecContext(ctx, query, args...)
+	if err == nil {
+		g.count(query, res)
+	}
 	return res, g.note(err)
+}
+
+// count takes in what a statement has changed; a query, which has no res, changes rows too if it returns them.
+func (g *guardedTx) count(query string, res sql.Result) {
+	if g.changed == nil || g.ours || !sqltext.Writes(query) {
+		return
+	}
+	var n int64
+	if res != nil {
+		if n, _ = res.RowsAffected(); n == 0 {
+			return
+		}
+	}
+	g.changed[sqltext.Target(query)] += n
 }
 
 // QueryContext queries in the transaction.
@@ -172,6 +192,7 @@ func (g *guardedTx) QueryContext(ctx context.Context, query string, args ...any)
 		return nil, err
 	}
 	rows, err := g.tx.QueryContext(ctx, query, args...)
+	g.count(query, nil)
 	g.rows = rows
 	return rows, g.note(err)
 }
@@ -191,6 +212,7 @@ func (g *guardedTx) QueryRowContext(ctx context.Context, query string, args ...a
 		return g.refusedRow(ctx, err, query, args)
 	}
 	row := g.tx.QueryRowContext(ctx, query, args...)
+	g.count(query, nil)
 	_ = g.note(row.Err())
 	return row
 }

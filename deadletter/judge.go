@@ -36,11 +36,14 @@ type Judged struct {
 	Letter
 	Status  string  `json:"status"` // of the row; "" when there is none
 	Verdict Verdict `json:"verdict"`
+	// Message is what its handler would get, if that was asked for and it would be replayed.
+	Message *Message `json:"-"`
 }
 
 // JudgeOptions say for what, and which page.
 type JudgeOptions struct {
 	Discard, Force bool
+	Messages       bool // each with its Message
 	After          dedup.Cursor
 	Limit          int // 1 to dedup.MaxListed
 	// Through bounds the letters that are looked at where no index leads to those of the set; 0: all are looked at.
@@ -105,7 +108,11 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		if now, there := whole[row.Identity]; there {
 			row = now
 		}
-		judged = append(judged, Judged{letterOf(row, l.o.MaxReplays), row.Status.String(), l.verdict(row, set, o)})
+		j := Judged{Letter: letterOf(row, l.o.MaxReplays), Status: row.Status.String(), Verdict: l.verdict(row, set, o)}
+		if o.Messages && j.Verdict == VerdictAct {
+			j.Message = l.replayed(row)
+		}
+		judged = append(judged, j)
 	}
 	if byKey && next == "" && o.After == "" {
 		for _, key := range q.Keys {

@@ -180,6 +180,9 @@ func (d *Daemon) openSite(ctx context.Context, fresh func(key string) func() str
 	for _, queue := range cfg.All() {
 		o.Queues = append(o.Queues, store.Queue{Config: queue.Config, OrderOf: handler.OrderOf(queue.Handler)})
 	}
+	if d.engine != nil {
+		o.Members = d.engine.Members()
+	}
 	opened, err := site.Open(ctx, o)
 	if err == nil {
 		d.site = opened

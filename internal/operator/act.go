@@ -43,6 +43,8 @@ const (
 	KindOutboxDrop  Kind = "outbox_drop"
 	// KindExpected looks what became of messages that should have come; see [Expectation].
 	KindExpected Kind = "expected"
+	// KindRehearse finds out what a replay would come to; see [Rehearsal].
+	KindRehearse Kind = "rehearse"
 	// KindRefused is what a person asked for and may not do.
 	KindRefused Kind = "refused"
 )
@@ -51,7 +53,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune,
-		KindOutboxRetry, KindOutboxDrop, KindExpected, KindRefused,
+		KindOutboxRetry, KindOutboxDrop, KindExpected, KindRehearse, KindRefused,
 	}
 }
 

@@ -29,6 +29,8 @@ type Options struct {
 	Queue   string // the daemon's, as the group
 	// Expected names the messages that should have come; without a text nobody knows.
 	Expected Query
+	// Rehearse is that of a process that consumes; nil: this one does not.
+	Rehearse Rehearse
 	// Retention is how long success rows are kept; 0: for ever.
 	Retention time.Duration
 	// Unwritten, if set, is told why something that [Operator.Do] does is not written down, or not how it ended.
@@ -93,6 +95,9 @@ func New(o Options) (*Operator, error) {
 	}
 	if o.Expected.Text != "" {
 		d.tasks[KindExpected] = d.expected
+	}
+	if o.Rehearse != nil {
+		d.tasks[KindRehearse] = d.rehearse
 	}
 	return d, nil
 }

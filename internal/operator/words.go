@@ -6,15 +6,20 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/rollbackd/rollbackd/deadletter"
 )
 
 // Subject says in words what an act is on.
 func (a Act) Subject() string {
 	r, err := a.Request()
 	var of OutboxRequest
+	var rehearsed RehearsalRequest
 	switch ofOutbox := a.Kind == KindOutboxRetry || a.Kind == KindOutboxDrop; {
 	case ofOutbox && json.Unmarshal(a.Detail, &of) == nil:
 		return of.String()
+	case a.Kind == KindRehearse && json.Unmarshal(a.Detail, &rehearsed) == nil:
+		return Words(rehearsed.Filter)
 	case err != nil:
 		return named(a.Detail)
 	}
@@ -55,7 +60,19 @@ func (a Act) Outcome() string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
+	if report := a.Rehearsed(); report != nil {
+		byOutcome := map[deadletter.Prospect]int{}
+		for _, g := range report.Groups {
+			byOutcome[g.Outcome] += g.Count
+		}
+		for _, o := range deadletter.Prospects() {
+			add(byOutcome[o], o.Words())
+		}
+		add(report.Moved, "moved meanwhile")
+	}
 	switch {
+	case a.Kind == KindRehearse && len(parts) == 0 && a.Progress != nil: // a list has no reports
+		add(a.Progress.Done, "rehearsed")
 	case a.Result != nil:
 		r := a.Result
 		add(r.Replayed, "replayed")

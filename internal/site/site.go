@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/store"
@@ -25,8 +26,9 @@ type (
 type Options struct {
 	admin.Options
 
-	Queues   []store.Queue  // whose runs are done here; the pages are those of the first
-	Expected operator.Query // of the messages that should have come
+	Queues   []store.Queue        // whose runs are done here; the pages are those of the first
+	Members  []*consumer.Consumer // of each queue, whose handlers rehearse; nil: nothing is consumed here
+	Expected operator.Query       // of the messages that should have come
 }
 
 // Site is open until Close.
@@ -65,15 +67,19 @@ func (s *Site) join(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-	for _, queue := range o.Queues {
+	for i, queue := range o.Queues {
 		of, err := acts.Of(queue)
 		if err != nil {
 			return err
 		}
-		desk, err := operator.New(operator.Options{
+		acting := operator.Options{
 			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: max(0, first.LogRetention),
 			Logger: view.Logger, Drain: first.DrainTimeout, Expected: o.Expected,
-		})
+		}
+		if o.Members != nil {
+			acting.Rehearse = o.Members[i].Rehearse
+		}
+		desk, err := operator.New(acting)
 		if err != nil {
 			return err
 		}

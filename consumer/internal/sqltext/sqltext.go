@@ -142,6 +142,28 @@ func Rows(text string) (rows string, before int) {
 	return "", 0
 }
 
+// Target is the table that a statement changes, as the text names it; of several the first. "" when there is none.
+func Target(text string) (table string) {
+	r := &reader{text: text}
+	verb := r.verb()
+	if !writing[verb] {
+		return ""
+	}
+	for r.next(); modifiers[strings.ToUpper(r.token)]; {
+		r.next()
+	}
+	for ; r.kind == 'w' || r.kind == '`' || r.kind == '.'; r.next() {
+		if table != "" && r.kind != '.' && !strings.HasSuffix(table, ".") {
+			break // an alias, or what comes behind the table
+		}
+		table += strings.Trim(r.token, "`")
+	}
+	return table
+}
+
+// modifiers may stand between a verb of writing and its table.
+var modifiers = words("LOW_PRIORITY DELAYED HIGH_PRIORITY QUICK IGNORE INTO FROM")
+
 // Names reports whether a name stands in a text, outside of strings and comments.
 func Names(text, name string) bool {
 	r := &reader{text: text}

@@ -155,3 +155,24 @@ func TestWhatWritesIsToldAndWhichTable(t *testing.T) {
 		}
 	}
 }
+
+// Given texts, then the table that one changes is as the text names it, without what stands before and behind it.
+func TestTheTargetIsTheTableThatIsChanged(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"INSERT INTO own (k) VALUES (1)":               "own",
+		"insert ignore own set k = 1":                  "own",
+		"REPLACE LOW_PRIORITY INTO `shop`.`own` SET k": "shop.own",
+		"UPDATE LOW_PRIORITY own o SET v = 1":          "own",
+		"UPDATE own, other SET own.v = other.v":        "own",
+		"DELETE QUICK FROM shop . own WHERE k = 1":     "shop.own",
+		"WITH x AS (SELECT 1) UPDATE own, x SET v = 1": "own",
+		"SELECT * FROM own":                            "",
+		"UPDATE (SELECT 1) x SET v = 1":                "",
+		"INSERT":                                       "",
+	} {
+		if got := Target(text); got != want {
+			t.Errorf("%q changes %q, want %q", text, got, want)
+		}
+	}
+}

@@ -111,6 +111,14 @@ func runAsked(r *http.Request) (asked view.RunRequest, err error) {
 	return asked, nil
 }
 
+// rehearsalAsked reads the form beside a preview.
+func rehearsalAsked(r *http.Request) (asked operator.RehearsalRequest, err error) {
+	if err := readSet(r, &asked); err != nil || asked.CutOff.IsZero() {
+		return asked, refuse(http.StatusBadRequest, "The form does not say which letters: open it from their page.")
+	}
+	return asked, nil
+}
+
 // pauseAsked reads the form of a pause, in place of the one that it has shown if it has shown one.
 func pauseAsked(r *http.Request) (operator.PauseRequest, error) {
 	length, err := time.ParseDuration(r.PostForm.Get("for"))

@@ -93,6 +93,7 @@ func (p *Pages) routes() {
 	p.mux.Handle("GET /letters/download", p.guard.Protect(server.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
 		"/letters/act":        once(p, "", runAsked, p.view.Start),
+		"/letters/rehearse":   once(p, "", rehearsalAsked, p.view.Rehearse),
 		"/acts/{id}/stop":     p.stop,
 		"/reconcile":          once(p, "/reconcile", nothingAsked, p.view.Compare),
 		"/reconcile/expected": once(p, "", expectAsked, p.view.Expect),

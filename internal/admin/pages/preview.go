@@ -5,6 +5,8 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -67,6 +69,10 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
+	trial, err := p.token(ctx, r, d) // of the second form
+	if err != nil {
+		return err
+	}
 	same := 0
 	for _, l := range found.Letters {
 		if failsAgain(kind, l) {
@@ -89,6 +95,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		"Kind": kind, "Preview": found, "Chosen": operator.Words(found.Filter), "Force": force, "Further": after != "",
 		"Totals": totals(kind, found.Letters), "One": found.Matched == 1 && !found.More && after == "",
 		"SameBody": same, "Token": token,
+		"Trial": trial, "TrialSet": setOf(operator.RehearsalRequest{Filter: found.Filter, CutOff: found.At, Force: force}),
 		"Set":   setOf(view.RunRequest{Kind: kind, Filter: found.Filter, CutOff: found.At, Force: force}),
 		"Other": changed(q, "after", "", "force", "", "act", other[kind]), "Parked": parked, "Next": next, "Whole": all,
 	}
@@ -105,6 +112,32 @@ func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 var other = map[operator.Kind]string{
 	operator.KindReplay: string(operator.KindDiscard), operator.KindDiscard: string(operator.KindReplay),
 	operator.KindOutboxRetry: string(operator.KindOutboxDrop), operator.KindOutboxDrop: string(operator.KindOutboxRetry),
+}
+
+// previewOf is the address of the preview of what was rehearsed; nil where no address has room for it.
+func previewOf(r operator.RehearsalRequest) url.Values {
+	f := r.Filter
+	if f.Order != "" {
+		f.Keys = nil // they are the order's
+	}
+	if len(f.Keys) > 1 || len(f.Reasons) > 1 {
+		return nil
+	}
+	iso := func(at time.Time) string {
+		if at.IsZero() {
+			return ""
+		}
+		return at.UTC().Format(time.RFC3339Nano)
+	}
+	number := func(n int64) string { return strings.TrimPrefix(strconv.FormatInt(n, 10), "0") }
+	yes := map[bool]string{true: "1"}
+	reason := ""
+	if len(f.Reasons) > 0 {
+		reason = string(f.Reasons[0])
+	}
+	return changed(nil, "act", string(operator.KindReplay), "key", strings.Join(f.Keys, ""), "tag", f.Tag,
+		"reason", reason, "error", f.Error, "fingerprint", f.Fingerprint, "body", f.Body, "sn", f.Order, "sku", number(f.SKU),
+		"since", iso(f.Since), "until", iso(f.Until), "at", iso(r.CutOff), "all", yes[f.All], "force", yes[r.Force])
 }
 
 // changed are the values of an address with some of them replaced; an empty one is taken out.

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -24,6 +25,9 @@ type run struct {
 	Same    bool              // a form led here instead of beginning a second run
 	LeftBy  []leftBy
 	Came    operator.Expected // of what should have come
+	// Rehearsed is what a rehearsal came to, and Preview the page on which it is done: nil of all else.
+	Rehearsed *operator.Rehearsal
+	Preview   url.Values
 }
 
 // fact is something that stands in an act, with the page that shows it, if there is one.
@@ -61,6 +65,12 @@ func (p *Pages) runOf(a operator.Act) run {
 		if len(v.Facts) > 0 {
 			v.Chosen = v.Facts[0].Name + " " + v.Facts[0].Text
 		}
+	}
+	if a.Kind == operator.KindRehearse {
+		var asked operator.RehearsalRequest
+		_ = json.Unmarshal(a.Detail, &asked) // which was written here
+		v.Chosen, v.Rehearsed, v.Preview = operator.Words(asked.Filter), a.Rehearsed(), previewOf(asked)
+		v.Facts = []fact{{Name: "letters", Text: v.Chosen}}
 	}
 	if a.Result != nil {
 		if a.Kind == operator.KindExpected {

@@ -61,6 +61,16 @@ func (v *View) Start(ctx context.Context, r RunRequest) (_ Doing, err error) {
 	}, ask.Check()
 }
 
+// Rehearse is a rehearsal of a replay, which changes nothing.
+func (v *View) Rehearse(_ context.Context, r operator.RehearsalRequest) (_ Doing, err error) {
+	if err = v.shows(r.Filter.Body); err == nil {
+		err = r.Check()
+	}
+	return func(ctx context.Context, id string) (operator.Act, error) {
+		return v.o.Desk.Rehearse(ctx, Actor(ctx), id, r)
+	}, err
+}
+
 // Pause is a pause of the fleet.
 func (v *View) Pause(_ context.Context, r operator.PauseRequest) (Doing, error) {
 	return func(ctx context.Context, id string) (operator.Act, error) {

@@ -29,6 +29,11 @@ twice. The exit code is 1 when a chosen letter stays in the queue, the list says
 when a letter with a --key is dead again at the end. A letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked:
 it stays until --force.
 
+--rehearse asks a daemon that consumes and has pages for a rehearsal, and waits for it: each letter of the set, the
+latest 10,000 at most, goes through the running handler by itself, in a transaction that is always rolled back. It says
+how many would be applied, which error the others would meet, and how many rows of which tables would change. A handler
+that acts outside MySQL (ROLLBACKD_HANDLER=http) cannot be rehearsed.
+
 --from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row
 takes it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the
 body's hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`
@@ -38,6 +43,7 @@ var replayCommand = command.Command{
 	Short: "Put dead letters back on the main queue",
 	Long:  replayHelp,
 	Example: `  PROGRAM dlq replay --reason exhausted --since 24h --dry-run
+  PROGRAM dlq replay --reason exhausted --rehearse
   PROGRAM dlq replay --all --rate 50 --max-failures 20
   PROGRAM dlq replay --from mended.ndjson`,
 	Flags: func(f *command.Flags) command.Work {
@@ -51,6 +57,8 @@ var replayCommand = command.Command{
 		f.IntVar(&m.asked.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
 		f.IntVar(&m.asked.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
 			"are dead again; 0: only count them")
+		rehearse := f.Bool("rehearse", false, "change nothing: a daemon runs each letter through its handler in a "+
+			"transaction that is rolled back, and says what would become of it")
 		noWait := f.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
 		f.Check(func() error {
 			r := &m.asked
@@ -68,7 +76,21 @@ var replayCommand = command.Command{
 			}
 			return nil
 		})
-		return m.run
+		f.Check(func() error {
+			for _, other := range []string{"from", "limit", "dry-run", "why", "discarded", "rate", "window", "max-failures",
+				"no-wait"} {
+				if *rehearse && f.Changed(other) {
+					return command.Usagef("--rehearse replays nothing, and takes what the log has of a set: without --%s", other)
+				}
+			}
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) error {
+			if *rehearse {
+				return m.rehearse(ctx, c)
+			}
+			return m.run(ctx, c)
+		}
 	},
 }
 

@@ -95,6 +95,9 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		b.click(map[string]string{"replay": "Replay", "discard": "Discard"}[act] + " this letter")
 		b.shows("What it came to")
 	}
+	b.open(w.at + "/letters/act?act=replay&all=1")
+	b.click("Rehearse these letters")
+	b.shows("What a replay would come to")
 	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) "+
 		"VALUES (?, 1001, 1, 2, 'stock.rollback', ?, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)", hostile[:60],
 		"never seen "+hostile)

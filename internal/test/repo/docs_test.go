@@ -216,6 +216,7 @@ var shownBy = map[string]string{
 var unshown = map[string]string{
 	"the engine calls its Handler and its Locker": "consumer.HandlerFunc.* consumer.Mux.* lock.None.* lock.NamesOf",
 	"package consumertest is their door":          "consumer.NewRehearsal consumer.Rehearsal.* dedup.NewMemory",
+	"package admin and the daemon are its door":   "consumer.Consumer.Rehearse",
 	"outbox.Put calls it":                         "consumer/consumertest.Outbox.ExecContext",
 	"the engine and the tools of this module move rows, as the comment of package dedup says": "dedup.Log.* " +
 		"dedup.Campaign dedup.CheckSchema dedup.CheckSets dedup.Tables dedup.Cooling.* dedup.Field.In " +

@@ -1,0 +1,137 @@
+package operator_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
+)
+
+// rehearsing is an option of a daemon that has a handler.
+func rehearsing(try operator.Rehearse) func(*operator.Options) {
+	return func(o *operator.Options) { o.Rehearse = try }
+}
+
+func (w *world) rehearse(f deadletter.Filter, force bool) operator.Act {
+	w.T.Helper()
+	return require.Get(w.desk.Rehearse(w.T.Context(), anna, "", operator.RehearsalRequest{Filter: f, Force: force}))(w.T)
+}
+
+// Given dead letters of every kind, and a daemon that has no handler beside one that has, when they are rehearsed while
+// somebody discards one, then all are grouped by what would become of them, the one that moved is in no group, what may
+// have ended a process does not reach the handler, and nothing has changed but the one.
+func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
+	w := newWorld(t)
+	var keys []string
+	for i := range 250 {
+		keys = append(keys, fmt.Sprintf("k-%03d", i))
+	}
+	w.dead("shelf is locked", keys...)
+	w.Dead(dedup.ReasonCrashed, "lease expired", "crashed")
+	w.dead("shelf is locked", "parked")
+	w.Exec("UPDATE consumer_log SET replays = 5 WHERE msg_key = 'parked'")
+	w.dead("shelf is locked", "moves")
+	var mu sync.Mutex
+	seen := map[string]int{}
+	w.daemon()
+	w.daemon(rehearsing(func(_ context.Context, _ *sql.DB, m deadletter.Message) (deadletter.Rehearsed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		key := m.Key
+		seen[key]++
+		switch {
+		case key == "moves":
+			_, err := w.desk.Start(t.Context(), bert, operator.Request{Kind: operator.KindDiscard, Why: "a test",
+				Filter: deadletter.Filter{Keys: []string{key}}, CutOff: w.preview(operator.KindDiscard, all).At})
+			w.Must(err)
+			w.Eventually("it is discarded", func() (string, bool) {
+				n := w.status(dedup.Discarded)
+				return fmt.Sprint(n), n == 1
+			})
+			return deadletter.Rehearsed{Prospect: deadletter.WouldApply}, nil
+		case strings.HasSuffix(key, "7"):
+			return deadletter.Rehearsed{Prospect: deadletter.WouldFail, Err: fmt.Errorf("order %q is gone\nstack", key)}, nil
+		case strings.HasSuffix(key, "8"):
+			return deadletter.Rehearsed{Prospect: deadletter.WouldWait, Err: errors.New("too early")}, nil
+		}
+		return deadletter.Rehearsed{Prospect: deadletter.WouldApply, Changed: map[string]int64{"stock": 2, "seen": 0}}, nil
+	}))
+
+	a := w.ends(w.rehearse(all, false).ID)
+
+	got := a.Rehearsed()
+	if a.State != operator.Done || got == nil {
+		t.Fatalf("it is %s: %s", a.State, a.Error)
+	}
+	want := &operator.Rehearsal{Letters: 252, Moved: 1, Parked: 1, Groups: []operator.RehearsalGroup{
+		{Outcome: deadletter.WouldFail, Count: 25, Error: `order "k-247" is gone`},
+		{Outcome: deadletter.NotRehearsed, Count: 1,
+			Error: "a process has died with it, perhaps of it, and this one shall not: replay it alone"},
+		{Outcome: deadletter.WouldWait, Count: 25, Error: "too early"},
+		{Outcome: deadletter.WouldApply, Count: 200, Changed: map[string]int64{"stock": 400, "seen": 0}},
+	}}
+	for _, g := range got.Groups {
+		if len(g.First) != min(5, g.Count) {
+			t.Errorf("of %d letters %v are named", g.Count, g.First)
+		}
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(operator.RehearsalGroup{}),
+		cmpopts.IgnoreFields(operator.RehearsalGroup{}, "First")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	assert.Is(t, a.Outcome(), "25 would fail, 1 not rehearsed, 25 would come later, 200 would be applied, "+
+		"1 moved meanwhile", "its outcome")
+	if seen["crashed"]+seen["parked"] > 0 || len(seen) != 251 {
+		t.Errorf("%d letters came to the handler, %d of them the crashed one", len(seen), seen["crashed"])
+	}
+	assert.Is(t, w.status(dedup.Dead), 252, "dead letters")
+	if events := w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE '%" + a.ID + "%'"); events != 0 {
+		t.Errorf("%d steps of messages name the rehearsal", events)
+	}
+}
+
+// Given what forbids a rehearsal, when one is asked for, then it fails and says why, and no letter reaches the handler.
+func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		given func(w *world, act string)
+		says  string
+	}{
+		"a table that is not rolled back": {func(w *world, _ string) {
+			w.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM")
+		}, "audit is MyISAM"},
+		"two daemons ended in it": {func(w *world, act string) {
+			w.Exec("UPDATE consumer_log_act SET term = 2 WHERE id = ?", act)
+		}, "perhaps a letter ends the process"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.dead("shelf is locked", "k")
+			a := w.rehearse(all, false)
+			if _, err := w.desk.Rehearse(t.Context(), bert, "", operator.RehearsalRequest{Filter: all}); !errors.Is(err,
+				operator.ErrSameSet) {
+				t.Errorf("the same a second time: %v", err)
+			}
+			tc.given(w, a.ID)
+			w.daemon(rehearsing(func(context.Context, *sql.DB, deadletter.Message) (deadletter.Rehearsed, error) {
+				t.Error("a letter has reached the handler")
+				return deadletter.Rehearsed{}, nil
+			}))
+			if a = w.ends(a.ID); a.State != operator.Failed || !strings.Contains(strings.ToLower(a.Error),
+				strings.ToLower(tc.says)) {
+				t.Errorf("it is %s: %s; want %q", a.State, a.Error, tc.says)
+			}
+		})
+	}
+}
