@@ -212,6 +212,13 @@ bin/chaos:
 demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; OUTBOX=on from the order's commit on; HOLD=1 stays up
 	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(if $(OUTBOX),-outbox) $(HANDLER)
 
+SITE ?= $(CURDIR)/dist/site
+.PHONY: site
+site: ## the documents as pages with a search, by Debian's Hugo: dist/site/, to be served by any web server
+	@scripts/install-servers.sh site
+	scripts/site.sh $(SITE)
+	ROLLBACKD_TEST_SITE=$(SITE) $(GO) test -count=1 ./docs/site
+
 # VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version.
 .PHONY: cut
 cut:

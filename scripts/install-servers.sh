@@ -2,13 +2,14 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera|haproxy|clock|languages]
+#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera|haproxy|clock|languages|site]
 #
 # With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
 # by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java; with galera, MariaDB's library for
 # clusters, what a node needs to get its data from another one, and HAProxy; with haproxy, that and what lays lines
 # between servers; with clock, the library by which a server sees another clock than the machine's; with languages, PHP,
-# Java, Python and their drivers for MySQL.
+# Java, Python, Node and their drivers for MySQL; with site, Hugo, Graphviz, and npm, by which the site
+# gets its search.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -59,7 +60,15 @@ languages)
 	php -m 2>/dev/null | grep -q pdo_mysql || missing="$missing php-mysql"
 	have javac || missing="$missing default-jdk-headless"
 	[ -f /usr/share/java/mariadb-java-client.jar ] || missing="$missing libmariadb-java"
+	[ -f /usr/share/java/gson.jar ] || missing="$missing libgoogle-gson-java"
+	have node || missing="$missing nodejs"
+	[ -d /usr/share/nodejs/mysql ] || missing="$missing node-mysql"
 	/usr/bin/python3 -c 'import pymysql' 2>/dev/null || missing="$missing python3-pymysql"
+	;;
+site)
+	have hugo || missing="$missing hugo"
+	have dot || missing="$missing graphviz"
+	have npm || missing="$missing npm"
 	;;
 haproxy)
 	have haproxy || missing="$missing haproxy"
