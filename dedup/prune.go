@@ -20,6 +20,9 @@ type PruneOptions struct {
 	OlderThan time.Duration
 	// Progress, if set, is called after every batch with the rows deleted so far.
 	Progress func(rows int)
+	// Late, if set, is called after every batch with how long ago the newest of its rows became old. What grows while a
+	// pass goes on says that rows become old faster than they are deleted.
+	Late func(by time.Duration)
 }
 
 func (o PruneOptions) validate() error {
@@ -47,11 +50,10 @@ func prunable() []Status { return []Status{Success, Discarded} }
 // A batch is one statement that commits by itself: short, so that a late duplicate of one of its rows waits for
 // milliseconds, and without a moment in which this process, stopped or frozen, could hold a lock. Between batches it
 // rests four times as long as the batch took, so that deleting takes a fifth of one connection's time however busy the
-// server is.
+// server is; less, or not at all, where rows were made faster than that, see pace.
 const (
 	pruneRows     = 500
 	pruneRest     = 4
-	pruneRestMin  = 5 * time.Millisecond
 	pruneRestMax  = 10 * time.Second
 	pruneTries    = 6
 	pruneTryPause = 50 * time.Millisecond
@@ -63,7 +65,8 @@ const (
 // row that moved meanwhile stays. A deadlock or a wait for a lock is Prune's own: it rests and tries that batch again.
 // Give it a pool with a short LockWait.
 //
-// Its load is bounded, see the constants; it may take as long as it likes. It may run in several processes at once.
+// It takes a fifth of one connection's time, and more only where rows became old faster than that deletes them: o.Late
+// tells whether it keeps pace. It may run in several processes at once.
 // Both results are good beside an error, which says that ctx ended or the database does not answer: what was deleted
 // is.
 func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
@@ -75,10 +78,10 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
 		return nil, fmt.Errorf("prune: %w", err)
 	}
 	var all []Pruned
-	rows := 0
+	rows, began := 0, time.Now()
 	for _, status := range prunable() {
-		p := pruner{l, o, before, Pruned{Status: status}}
-		err := p.run(ctx, rows)
+		p := pruner{l, o, before, Pruned{Status: status}, pace{}}
+		err := p.run(ctx, rows, began)
 		all = append(all, p.pruned)
 		rows += p.pruned.Rows
 		if err != nil {
@@ -121,6 +124,7 @@ type pruner struct {
 	o      PruneOptions
 	before int64
 	pruned Pruned
+	pace   pace
 }
 
 // oldRow is a row as the index on status and time has it.
@@ -129,36 +133,62 @@ type oldRow struct {
 	at int64 // microseconds since 1970
 }
 
-// run goes through all pages. Rows of other states were deleted before.
-func (p *pruner) run(ctx context.Context, others int) error {
+// run goes through all pages. Rows of other states were deleted before, in a pass that began at start.
+func (p *pruner) run(ctx context.Context, others int, start time.Time) error {
 	for after := (*oldRow)(nil); ; {
 		began := time.Now()
 		page, err := p.page(ctx, after)
 		if err != nil || len(page) == 0 {
 			return err
 		}
-		last, more := page[len(page)-1], len(page) == pruneRows
+		first, last, more := page[0], page[len(page)-1], len(page) == pruneRows
+		if after != nil {
+			first = *after
+		}
 		if err := p.delete(ctx, page); err != nil {
 			return err
 		}
 		if p.o.Progress != nil {
 			p.o.Progress(others + p.pruned.Rows)
 		}
+		if p.o.Late != nil {
+			p.o.Late(micro(p.before-last.at) + time.Since(start))
+		}
 		if !more {
 			return nil
 		}
 		after = &last
-		if err := wait.For(ctx, restAfter(time.Since(began))); err != nil {
+		if err := wait.For(ctx, p.pace.rest(time.Since(began), micro(last.at-first.at))); err != nil {
 			return err
 		}
 	}
 }
 
-// restAfter is the pause after a batch that took so long, jittered, so that cleaners of several groups do not keep
-// step.
-func restAfter(took time.Duration) time.Duration {
-	rest := min(max(pruneRest*took, pruneRestMin), pruneRestMax)
-	return rest*3/4 + rand.N(rest/2)
+func micro(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// A pace keeps up with what is consumed: rows that came within an hour go within half an hour, or as fast as they can.
+// It is how far a pass is ahead of that, which is what it may rest. What was made at one moment goes ahead of time on
+// what came slowly before it, within the time of a few minutes; so a batch of messages, whose rows have one time, does
+// not change the pace.
+type pace struct{ ahead time.Duration }
+
+const (
+	paceFactor = 2
+	paceAhead  = 5 * time.Minute
+)
+
+// rest is the pause after a batch that took so long, whose rows were made within span. It is jittered, so that cleaners
+// of several groups do not keep step.
+func (p *pace) rest(took, span time.Duration) time.Duration {
+	p.ahead = min(p.ahead+span/paceFactor-took, paceAhead)
+	rest := max(0, min(jittered(pruneRest*took), p.ahead))
+	p.ahead -= rest
+	return rest
+}
+
+func jittered(rest time.Duration) time.Duration {
+	rest = min(rest, pruneRestMax)
+	return rest*3/4 + rand.N(rest/2+1)
 }
 
 // page reads the keys after one, the oldest first, without locking anything. Rows of other groups are read over and not
@@ -216,7 +246,7 @@ func (p *pruner) insist(ctx context.Context, batch []oldRow) (deleted int, err e
 		if mysqldb.Classify(err) != mysqldb.FaultContention || try == pruneTries {
 			return deleted, err
 		}
-		if ended := wait.For(ctx, restAfter(pruneTryPause<<try)); ended != nil {
+		if ended := wait.For(ctx, jittered(pruneRest*pruneTryPause<<try)); ended != nil {
 			return 0, ended
 		}
 	}

@@ -75,12 +75,17 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	var progress []int
 	o := monthOld
 	o.Progress = func(rows int) { progress = append(progress, rows) }
+	var late []time.Duration
+	o.Late = func(by time.Duration) { late = append(late, by) }
 	pruned := require.Get(w.log.Prune(t.Context(), o))(t)
 	if diff := cmp.Diff(before, pruned); diff != "" {
 		t.Errorf("pruned (-counted +pruned):\n%s", diff)
 	}
 	if n := len(progress); n < 3 || progress[n-1] != want[Success]+want[Discarded] {
 		t.Errorf("progress %v, want it to end with all", progress)
+	}
+	if len(late) != len(progress) || late[0] < time.Hour || late[len(late)-1] > time.Hour {
+		t.Errorf("late by %v, want an hour at first and a minute at last", late)
 	}
 	for _, table := range []string{"consumer_log", "consumer_log_event"} {
 		query := sqlOf("SELECT group_name, msg_tag, msg_key FROM " + table + " WHERE msg_tag = 't'")
@@ -109,7 +114,7 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w.put(aged("t", 3, Discarded, month+time.Hour)...)
 	w.tell("TRUE")
 	before := require.Get(w.log.pruneBefore(t.Context(), monthOld))(t)
-	p := pruner{w.log, monthOld, before, Pruned{Status: Discarded}}
+	p := pruner{w.log, monthOld, before, Pruned{Status: Discarded}, pace{}}
 	page, err := p.page(t.Context(), nil)
 	if err != nil || len(page) != 3 {
 		t.Fatalf("page = %v, %v", page, err)
@@ -126,6 +131,38 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	}
 	if n := len(w.events(moves)); n != 2 || p.pruned.Rows > 1 {
 		t.Errorf("%d events of the reopened row, want 2; %d rows counted, want 1", n, p.pruned.Rows)
+	}
+}
+
+// Given batches that take 20 ms each, then a pass rests four times as long where rows came slowly, and not at all where
+// they came faster than they go, until it has made up for it.
+func TestPruneRestsOnlyWhileItKeepsPaceWithWhatCame(t *testing.T) {
+	t.Parallel()
+	const took = 20 * time.Millisecond
+	var p pace
+	for _, step := range []struct {
+		name    string
+		batches int
+		span    time.Duration // in which the rows of a batch came
+		worked  float64       // part of the time
+	}{
+		{"slowly: 100 a second", 1000, 5 * time.Second, 0.2},
+		{"a burst, after what was quiet", 3000, 0, 0.2},
+		{"the same without an end", 20_000, 0, 1},
+		{"10,000 a second, with all that to make up for", 20_000, 50 * time.Millisecond, 1},
+		{"slowly again, with it made up for", 1000, 5 * time.Second, 0.2},
+		{"10,000 a second, after what was quiet", 4000, 50 * time.Millisecond, 0.2},
+		{"the same for longer", 20_000, 50 * time.Millisecond, 0.8},
+		{"30,000 a second", 20_000, 17 * time.Millisecond, 1},
+	} {
+		var rested time.Duration
+		for range step.batches {
+			rested += p.rest(took, step.span)
+		}
+		all := time.Duration(step.batches) * took
+		if got := float64(all) / float64(all+rested); got < step.worked-0.05 || got > step.worked+0.05 {
+			t.Errorf("%s: it worked %.2f of the time, want %v", step.name, got, step.worked)
+		}
 	}
 }
 

@@ -87,6 +87,11 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	}
 	shows(first, program.Metrics{"rollbackd_leader": 1, "rollbackd_retention_deleted_rows_total": 1})
 	shows(second, program.Metrics{"rollbackd_leader": 0, "rollbackd_retention_deleted_rows_total": 0})
+	const late = "rollbackd_retention_late_seconds"
+	w.eventually("it says how late the row went, until the pass is over", func() bool {
+		got := require.Get(first.Metrics(t.Context()))(t)
+		return got[late] > 0 && got[late] < 60
+	})
 
 	// when the session is killed that was elected
 	w.exec("KILL ?", w.leader())
@@ -95,7 +100,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	w.eventually("the first says that it is not elected any more", func() bool {
 		return strings.Contains(first.log.String(), "no longer elected")
 	})
-	shows(first, program.Metrics{"rollbackd_leader": 0, `rollbackd_retention_runs_total{result="done"}`: 1})
+	shows(first, program.Metrics{"rollbackd_leader": 0, `rollbackd_retention_runs_total{result="done"}`: 1, late: 0})
 	shows(second, program.Metrics{"rollbackd_leader": 1})
 
 	// when the process is killed that is elected

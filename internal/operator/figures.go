@@ -78,7 +78,7 @@ func (r *registry) counter(on bool, name, help string, results ...string) *prome
 type figures struct {
 	leader                                                        *prometheus.GaugeVec
 	retention, rows, compensated, letters, notified, notifiedOnes *prometheus.CounterVec
-	dead, oldestDead, oldestOpen                                  *prometheus.GaugeVec
+	late, dead, oldestDead, oldestOpen                            *prometheus.GaugeVec
 }
 
 func newFigures(retention time.Duration, o deadletter.CompensateOptions, reg *registry) *figures {
@@ -89,6 +89,8 @@ func newFigures(retention time.Duration, o deadletter.CompensateOptions, reg *re
 		retention: reg.counter(prunes, "rollbackd_retention_runs_total",
 			"Passes over the log that delete what has outlived its retention.", done, failed),
 		rows: reg.counter(prunes, "rollbackd_retention_deleted_rows_total", "Rows that had outlived their retention."),
+		late: reg.gauge("rollbackd_retention_late_seconds",
+			"How long ago the rows that are deleted now have outlived their retention; only of the elected process."),
 		compensated: reg.counter(compensates, "rollbackd_compensation_runs_total",
 			"Runs that replay dead letters by themselves, when one was due.", done, vain, failed),
 		letters: reg.counter(compensates, "rollbackd_compensation_letters_total",

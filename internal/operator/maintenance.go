@@ -42,6 +42,7 @@ type Maintenance struct {
 const (
 	pruneFirst  = 5 * time.Second  // after the election
 	pruneEvery  = 10 * time.Minute // between two passes
+	lateEvery   = time.Hour
 	oldestEvery = time.Hour
 	retryEvery  = 10 * time.Second // while MySQL is away, which the engine says
 	askTimeout  = 5 * time.Second  // for a figure
@@ -114,6 +115,7 @@ func (m *Maintenance) look(ctx context.Context) {
 func (m *Maintenance) lead(ctx context.Context) {
 	m.figures.leader.WithLabelValues().Set(1)
 	defer m.figures.leader.WithLabelValues().Set(0)
+	defer m.figures.late.Reset()
 	var wg sync.WaitGroup
 	if m.d.o.Retention > 0 {
 		wg.Go(func() { m.every(ctx, "old rows of the consumer log could not be deleted", m.prune) })
@@ -161,7 +163,7 @@ func (m *Maintenance) clean(ctx context.Context) error {
 func (m *Maintenance) prune(ctx context.Context) error {
 	began := time.Now()
 	pruned, err := m.d.o.Records.Prune(ctx, dedup.PruneOptions{
-		Group: m.d.o.Group, OlderThan: m.d.o.Retention, Progress: m.figures.deleted(),
+		Group: m.d.o.Group, OlderThan: m.d.o.Retention, Progress: m.figures.deleted(), Late: m.late(ctx),
 	})
 	rows := 0
 	for _, p := range pruned {
@@ -171,10 +173,30 @@ func (m *Maintenance) prune(ctx context.Context) error {
 		m.Logger.InfoContext(ctx, "deleted rows that have outlived ROLLBACKD_LOG_RETENTION", "rows", rows, "took",
 			time.Since(began).Round(time.Millisecond))
 	}
+	if err == nil {
+		m.figures.late.WithLabelValues().Set(time.Since(began).Seconds()) // what was old then is gone
+	}
 	if ctx.Err() == nil { // else it was cut short by the end of its term
 		m.figures.retention.WithLabelValues(resultOf(err)).Inc()
 	}
 	return err
+}
+
+// late shows how late the rows of one pass go, and says so once an hour while they go ever later.
+func (m *Maintenance) late(ctx context.Context) func(by time.Duration) {
+	var said time.Time
+	var before time.Duration
+	return func(by time.Duration) {
+		m.figures.late.WithLabelValues().Set(by.Seconds())
+		if now := time.Now(); now.Sub(said) >= lateEvery {
+			if !said.IsZero() && by > before {
+				m.Logger.WarnContext(ctx, "retention does not keep pace: rows outlive ROLLBACKD_LOG_RETENTION faster than "+
+					"they are deleted, and consumer_log grows. MySQL needs more processors or a faster disk",
+					"late", by.Round(time.Second), "an_hour_ago", before.Round(time.Second))
+			}
+			said, before = now, by
+		}
+	}
 }
 
 // ofOldest tells of the rows that wait longest, each time; 0: once, when MySQL answers.

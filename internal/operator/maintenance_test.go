@@ -5,8 +5,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -42,4 +46,30 @@ func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
 			t.Errorf("%s, want %s", got, c.want)
 		}
 	}
+}
+
+// Given a pass of hours, then it is said once an hour while rows go ever later, and not while it makes up for it.
+func TestRetentionSaysThatItDoesNotKeepPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		reg := &registry{Registerer: prometheus.NewRegistry()}
+		m := &Maintenance{
+			MaintenanceOptions: MaintenanceOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))},
+			figures:            newFigures(time.Hour, deadletter.CompensateOptions{}, reg),
+		}
+		tell := m.late(t.Context())
+		by := 10 * time.Minute
+		tell(by)
+		for _, c := range []struct{ more, want int }{{0, 0}, {1, 1}, {-1, 1}, {0, 1}, {1, 2}} {
+			for range 60 {
+				time.Sleep(time.Minute)
+				by += time.Duration(c.more) * time.Second
+				tell(by)
+			}
+			if got := strings.Count(out.String(), "does not keep pace"); got != c.want {
+				t.Errorf("it was said %d times when rows were %v late, want %d", got, by, c.want)
+			}
+		}
+	})
 }

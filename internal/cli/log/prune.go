@@ -35,8 +35,8 @@ var pruneCommand = command.Command{
 their stories, as one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message
 whose row is gone is new again: rows must outlive every copy of their message, and dead letters are copies too.
 
-It deletes in short statements and rests between them four times as long as they take, so it may run while daemons work.
-It may be interrupted and run again.`,
+It deletes in short statements and rests between them four times as long as they take, or less where messages came
+faster than that: so it may run while daemons work. It may be interrupted and run again.`,
 	Example: "  PROGRAM log prune --dry-run --older-than 2160h",
 	Flags: func(f *command.Flags) command.Work {
 		by := f.By()
