@@ -172,21 +172,16 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 ifdef ONLY
 bench: bench-$(ONLY)
 else
-bench: deps ## rollbackd beside its rivals, 78 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune; bench/README.md has the rest
+bench: deps ## rollbackd beside its rivals, 78 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune|year; bench/README.md has the rest
 	@scripts/install-servers.sh zookeeper
 	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
 endif
 
-# Where the daemon's CPU and the database's time go: bench/out/profile.txt.
-.PHONY: bench-profile
-bench-profile: deps
-	cd bench && $(GO) build -o bench . && ./bench profile
-
-# What a message costs each server at several speeds, and what more daemons bring: the tables of docs/scaling.md, four
-# minutes.
-.PHONY: bench-scaling
-bench-scaling: deps
-	cd bench && $(GO) build -o bench . && ./bench scaling
+# Parts that stand alone: where CPU and the database's time go (profile: bench/out/profile.txt); what a message costs
+# each server at several speeds, and what more daemons bring (scaling, four minutes); the last day of a year of retention
+# beside the first one (year).
+bench-%: deps
+	cd bench && $(GO) build -o bench . && ./bench $*
 
 # What it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes.
 .PHONY: bench-prune

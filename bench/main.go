@@ -22,12 +22,13 @@ const usage = `usage: bench [-resume]  measure everything and write the results,
        bench profile [CONTESTANT]    profile the daemon's CPU and the database's statements, for example of all_failing
        bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
        bench scaling    what a message costs each server at several speeds, and what more daemons bring
+       bench year       how fast the last day of a year of retention is beside the first one
        bench pages      what one look at each page costs MySQL and the daemon
        bench rival NAME WORKERS    (what bench itself runs)
 
 BENCH_ROUND=10s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
 BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m
-BENCH_WAITING=200000  BENCH_FAILING=20000  BENCH_LETTERS=100000`
+BENCH_WAITING=200000  BENCH_FAILING=20000  BENCH_LETTERS=100000  BENCH_YEAR_ROWS=20000000`
 
 func main() {
 	if err := must.Catch(func() { command(os.Args[1:]) }); err != nil {
@@ -60,7 +61,7 @@ func command(args []string) {
 	}
 	do := map[string]func(){
 		"": alone(measureAll), "-resume": alone(resume), "--resume": alone(resume), "sizing": alone(sizing),
-		"scaling": alone(scaling), "pages": alone(pages), "profile": func() {
+		"scaling": alone(scaling), "year": alone(year), "pages": alone(pages), "profile": func() {
 			c := figure.Profiled(contestant)
 			s.with(ctx, ground.Options{Statements: true}, func(r *run.Runner) { r.Profile(c, "out") })
 		},

@@ -22,7 +22,9 @@ type settings struct {
 	Waiting int64         // messages of a round in which some fail
 	Failing int64         // messages of a round in which all fail
 	Letters int64         // that are replayed
-	Only    []string      // figures and curves
+	// YearRows is how many rows the year of retention has.
+	YearRows int64
+	Only     []string // figures and curves
 
 	out      string
 	complete bool // it is a result; anything less than the defaults is a trial
@@ -39,7 +41,7 @@ func readSettings(env func(string) string) (settings, error) {
 	}{
 		"BENCH_ROUNDS": {&s.Rounds, 3}, "BENCH_LOG_ROWS": {&s.LogRows, 5_000_000}, "BENCH_BACKLOG": {&s.Backlog, 1_000_000},
 		"BENCH_WAITING": {&s.Waiting, 200_000}, "BENCH_FAILING": {&s.Failing, 20_000},
-		"BENCH_LETTERS": {&s.Letters, 100_000},
+		"BENCH_LETTERS": {&s.Letters, 100_000}, "BENCH_YEAR_ROWS": {&s.YearRows, 20_000_000},
 	} {
 		text := cmp.Or(env(name), fmt.Sprint(count.usual))
 		n, err := strconv.ParseInt(text, 10, 64)

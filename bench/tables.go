@@ -1,13 +1,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // sizes are the settings that sizing tries.
@@ -38,6 +42,34 @@ func pages(_ settings, r *run.Runner) {
 	for _, c := range costs {
 		fmt.Printf("| %s | %.1f | %.1f | %.1f |\n", c.Page, c.Took, c.MySQL, c.Daemon)
 	}
+}
+
+// year prints how fast the last day of a year of retention is beside the first one.
+func year(s settings, r *run.Runner) {
+	days := r.Year(s.YearRows, s.Rounds)
+	first, last := days[0], days[1]
+	fmt.Printf("\n| of %d rows a year | first day | last day | last ÷ first |\n|---|---|---|---|\n", s.YearRows)
+	var errs []error
+	for _, f := range []struct {
+		name        string
+		first, last []float64
+		least       float64
+	}{
+		{"messages/s", first.Rates, last.Rates, 0.9}, {"rows looked up a second", first.LookUps, last.LookUps, 0.9},
+		{"MiB of consumer_log", first.MiB, last.MiB, 0},
+	} {
+		var ratios []float64
+		for i := range f.first {
+			ratios = append(ratios, f.last[i]/f.first[i])
+		}
+		ratio := figure.Median(ratios)
+		fmt.Printf("| %s | %.0f | %.0f | %.2f (%.2f to %.2f) |\n", f.name, figure.Median(f.first), figure.Median(f.last),
+			ratio, slices.Min(ratios), slices.Max(ratios))
+		if ratio < f.least {
+			errs = append(errs, fmt.Errorf("%s: %.2f of the first day, want %v", f.name, ratio, f.least))
+		}
+	}
+	must.OK(errors.Join(errs...))
 }
 
 var (

@@ -168,23 +168,31 @@ func (g *Ground) makeNumbers() {
 	}
 }
 
-// FillLog adds success rows of other messages to the consumer log, with keys in no order, until it has so many, and
-// beside them fullDead dead ones.
-func (f *Field) FillLog(rows int64) {
+// FillLog adds success rows of other messages to the consumer log until it has so many, the last of them made at end
+// and the others evenly within the time before it, and beside them fullDead dead ones.
+func (f *Field) FillLog(rows int64, end time.Time, within time.Duration) {
 	const perStatement = 250_000 // a transaction of bounded undo
 	for have := value[int64](f, "SELECT COUNT(*) FROM consumer_log"); have < rows; have += perStatement {
-		// The hash makes a key look like a UUID; the date lies up to a month back.
-		f.exec(fmt.Sprintf(
-			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
-				replays, consumer_timestamp, created_at)
-			SELECT '%s', '%s', k, k, UNHEX(SHA2(k, 256)), 1, 1, 0, at, at FROM (
-				SELECT INSERT(INSERT(INSERT(INSERT(MD5(n + %d), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-') AS k,
-					UTC_TIMESTAMP(6) - INTERVAL (n MOD 2592000) SECOND AS at
-				FROM %s WHERE n < %d) AS others`, Group, RoutingKey, have, numbers, min(perStatement, rows-have)))
+		some := min(perStatement, rows-have)
+		part := within * time.Duration(some) / time.Duration(rows)
+		f.addRows(have, some, end.Add(part-within*time.Duration(have+some)/time.Duration(rows)), part)
 	}
 	f.fillDead()
 	f.exec("ANALYZE TABLE consumer_log")
 	f.writeBack()
+}
+
+// addRows adds success rows of other messages. Their keys are hashes that look like UUIDs, in no order, of the numbers
+// from first on.
+func (f *Field) addRows(first, rows int64, end time.Time, within time.Duration) {
+	f.exec(fmt.Sprintf(
+		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
+			replays, consumer_timestamp, created_at)
+		SELECT '%s', '%s', k, k, UNHEX(SHA2(k, 256)), 1, 1, 0, at, at FROM (
+			SELECT INSERT(INSERT(INSERT(INSERT(MD5(n + %d), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-') AS k,
+				'%s' - INTERVAL (n * %d DIV %d) MICROSECOND AS at
+			FROM %s WHERE n < %d) AS others`, Group, RoutingKey, first, end.UTC().Format("2006-01-02 15:04:05.000000"),
+		within.Microseconds(), rows, numbers, rows))
 }
 
 // writeBack waits until the database has written to disk what it changed, or for a minute: a log that was full before

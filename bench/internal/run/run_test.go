@@ -66,6 +66,7 @@ func TestOnRealServers(t *testing.T) {
 		"a round is repeated on a new connection":  testLostConnection,
 		"what fails each time is not measured":     testNotMeasured,
 		"a broken promise fails the round":         testBrokenPromise,
+		"a year passes":                            testYear,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := must.Catch(func() { test(t, r) }); err != nil {
@@ -100,6 +101,24 @@ func testContestants(t *testing.T, r *Runner) {
 		if c.Sowing == (ground.Sowing{}) && round.Total < round.Deliveries {
 			t.Errorf("%s says it applied %d in the time, the tables hold %d in all", c.Name, round.Deliveries, round.Total)
 		}
+	}
+}
+
+// Given a year of a hundred rows a day, then its last day has the rows of about thirty days, beside those of its round,
+// and both days were measured.
+func testYear(t *testing.T, r *Runner) {
+	year := &Runner{Ground: r.Ground, Build: r.Build, Schema: "year", Length: r.Length, Warm: r.Warm, Out: r.Out}
+	defer func() { must.OK(year.Close()) }()
+	for _, d := range year.Year(365*100, 1) {
+		if len(d.Rates) != 1 || d.Rates[0] <= 0 || len(d.LookUps) != 1 || d.LookUps[0] <= 0 || d.MiB[0] <= 0 {
+			t.Errorf("a day is %+v", d)
+		}
+	}
+	var kept int
+	must.OK(year.full().DB.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
+		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`).Scan(&kept))
+	if kept < 30*100 || kept > 32*100 {
+		t.Errorf("%d rows of the year are kept, want those of thirty days", kept)
 	}
 }
 

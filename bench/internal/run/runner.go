@@ -63,7 +63,7 @@ func (r *Runner) empty() *ground.Field { return r.field("empty", func(*ground.Fi
 func (r *Runner) full() *ground.Field {
 	return r.field("full", func(f *ground.Field) {
 		began := time.Now()
-		f.FillLog(r.LogRows)
+		f.FillLog(r.LogRows, began, 30*24*time.Hour)
 		fmt.Fprintf(r.Out, "  %d rows are in the log after %v\n", r.LogRows, time.Since(began).Round(time.Second))
 	})
 }
