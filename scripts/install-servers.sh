@@ -34,6 +34,8 @@ fi
 if [ -z "${ROLLBACKD_TEST_REDIS_URL:-}" ]; then
 	have redis-server valkey-server || missing="$missing redis-server"
 fi
+have curl || missing="$missing curl" # the last two are what the documents' commands want
+have jq || missing="$missing jq"
 case ${1:-} in
 prometheus) { have prometheus && have promtool; } || missing="$missing prometheus" ;;
 browser)

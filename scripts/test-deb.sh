@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A package's life on this machine: install, start, upgrade, remove, purge; with the servers that bin/with-servers
-# starts. systemd need not run: what the unit says is then done by hand, and said so. The .rpm has the same life without
+# A package's life on this machine, by the commands of deploy/README.md: install, start, upgrade, remove, purge; with the
+# servers that bin/with-servers starts. systemd need not run: what the unit says is then done by hand, and said so. The .rpm has the same life without
 # servers, where there is rpm, which may be on a Debian too: with a database of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
