@@ -172,14 +172,15 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 ifdef ONLY
 bench: bench-$(ONLY)
 else
-bench: deps ## rollbackd beside its rivals, 78 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune|year; bench/README.md has the rest
+bench: deps ## rollbackd beside its rivals, 78 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune|year|fleet; bench/README.md has the rest
 	@scripts/install-servers.sh zookeeper
 	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
 endif
 
 # Parts that stand alone: where CPU and the database's time go (profile: bench/out/profile.txt); what a message costs
 # each server at several speeds, and what more daemons bring (scaling, four minutes); the last day of a year of retention
-# beside the first one (year).
+# beside the first one (year); what daemons bring that have little of a core each, and a rolling upgrade of them (fleet,
+# as root, with control groups of version 1).
 bench-%: deps
 	cd bench && $(GO) build -o bench . && ./bench $*
 

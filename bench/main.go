@@ -23,6 +23,7 @@ const usage = `usage: bench [-resume]  measure everything and write the results,
        bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
        bench scaling    what a message costs each server at several speeds, and what more daemons bring
        bench year       how fast the last day of a year of retention is beside the first one
+       bench fleet      what 1 to 8 daemons bring that may take 0.03 of a core each; as root
        bench pages      what one look at each page costs MySQL and the daemon
        bench rival NAME WORKERS    (what bench itself runs)
 
@@ -61,7 +62,8 @@ func command(args []string) {
 	}
 	do := map[string]func(){
 		"": alone(measureAll), "-resume": alone(resume), "--resume": alone(resume), "sizing": alone(sizing),
-		"scaling": alone(scaling), "year": alone(year), "pages": alone(pages), "profile": func() {
+		"scaling": alone(scaling), "year": alone(year), "fleet": alone(fleet), "pages": alone(pages),
+		"profile": func() {
 			c := figure.Profiled(contestant)
 			s.with(ctx, ground.Options{Statements: true}, func(r *run.Runner) { r.Profile(c, "out") })
 		},

@@ -111,3 +111,53 @@ func scaling(_ settings, r *run.Runner) {
 	}
 	fmt.Print(table)
 }
+
+// A daemon of a fleet has so much of a core, and all servers together so much: so little that these bound them, and not
+// who else works on the machine. Batches are so small that each daemon makes many in a round.
+const daemonQuota, serversQuota = 0.03, 0.7
+
+// fleet prints what daemons with a quota bring, on one queue and on four, with as many lanes; and of the largest fleet,
+// before it is measured, what the others say of it. Then each of the largest is replaced.
+func fleet(_ settings, r *run.Runner) {
+	table := "\n| queues | daemons | messages/s | predicted | µs each: a daemon | servers | cores busy |\n" +
+		"|---|---|---|---|---|---|---|\n"
+	of := func(queues, n int) run.Contestant {
+		return run.Contestant{
+			Name: fmt.Sprintf("queues_%d_daemons_%d", queues, n), Daemons: n, Guess: 1200 * float64(n),
+			Quota: daemonQuota, ServersQuota: serversQuota,
+			Settings: []string{"BATCH_SIZE=200", fmt.Sprintf("LANES=%d", 4/queues)}, Sowing: ground.Sowing{Queues: queues},
+		}
+	}
+	for _, queues := range []int{1, 4} {
+		measured := map[int]float64{}
+		cost, predicted := 0.0, "" // of a message to the servers; of the last fleet
+		for _, n := range []int{1, 2, 4, 8} {
+			if n == 8 {
+				predicted = fmt.Sprintf("%.0f", foreseen(measured, n, cost))
+				fmt.Printf("  predicted for %d daemons: %s\n", n, predicted)
+			}
+			round := r.Round(of(queues, n))
+			measured[n], cost = round.Rate, round.CPU["mysql"]+round.CPU["rabbitmq"]+round.CPU["redis"]
+			table += fmt.Sprintf("| %d | %d | %.0f | %s | %.1f | %.1f | %.2f |\n", queues, n, round.Rate, predicted,
+				round.CPU["client"], cost, round.Busy)
+		}
+	}
+	fmt.Print(table)
+	c := of(1, 8)
+	c.Name = "rolling"
+	fmt.Println(r.Rolling(c))
+}
+
+// foreseen is the rate of n daemons: what n-1 others take from each of them is the same part for each (Amdahl's law),
+// fitted by least squares to the fleets that were measured; and the servers' quota bounds it, at what a message costs
+// them (µs).
+func foreseen(measured map[int]float64, n int, cost float64) float64 {
+	loss, weights := 0.0, 0.0
+	for m, rate := range measured {
+		others := float64(m - 1)
+		loss += others * (float64(m)*measured[1]/rate - 1)
+		weights += others * others
+	}
+	alone := float64(n) * measured[1] / (1 + loss/weights*float64(n-1))
+	return min(alone, 1e6*serversQuota/cost)
+}

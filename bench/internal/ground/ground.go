@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,7 @@ type Ground struct {
 	amqp    *amqp.Connection
 	redis   *redis.Client
 	queues  []string // of the round
+	mains   []string // of them the main queues
 }
 
 // Start builds the product, starts the servers and makes the table of numbers that seeding reads.
@@ -173,7 +175,7 @@ func (f *Field) Environ(extra ...string) []string {
 	all := append([]string{
 		"AMQP_URL=" + s.RabbitMQ.URL(), "MYSQL_DSN=" + f.DSN, "REDIS_URL=" + s.Redis.URL(),
 		"HTTP_ADDR=127.0.0.1:0", "LOG_FORMAT=json",
-	}, append(f.handlerSettings(), extra...)...)
+	}, slices.Concat(f.handlerSettings(), f.sown.severalQueues(), extra)...)
 	if f.sown.Delays != "" {
 		all = append(all, "RETRY_DELAYS="+f.sown.Delays)
 	}

@@ -21,7 +21,11 @@ import (
 func (f *Field) newQueue() {
 	cfg, _, err := config.Load(f.Environ())
 	must.OK(err)
-	queues := rabbit.TopologyConfig{Exchange: Exchange, Queue: Queue, Delays: cfg.RetryDelays}.Queues()
+	var queues []string
+	f.ground.mains = f.sown.mains()
+	for _, main := range f.ground.mains {
+		queues = append(queues, rabbit.TopologyConfig{Exchange: Exchange, Queue: main, Delays: cfg.RetryDelays}.Queues()...)
+	}
 	before := f.ground.queues
 	f.ground.queues = queues
 	for _, queue := range slices.Compact(slices.Sorted(slices.Values(append(before, queues...)))) {
@@ -36,15 +40,43 @@ func (f *Field) newQueue() {
 	}
 }
 
-// Depth is how many messages are ready in the main queue.
-func (g *Ground) Depth() int64 { return g.depth(Queue) }
+// mains are the main queues of a round, each of which is its own routing key.
+func (s Sowing) mains() []string {
+	all := []string{Queue}
+	for n := 1; n < s.Queues; n++ {
+		all = append(all, fmt.Sprintf("%s.%d", Queue, n))
+	}
+	return all
+}
 
-// depths are how many messages are ready in the main queue, in the dead-letter queue, and in these and all others.
+// severalQueues are the settings with which a daemon consumes them.
+func (s Sowing) severalQueues() (all []string) {
+	if s.Queues < 2 {
+		return nil
+	}
+	var names []string
+	for n, queue := range s.mains() {
+		name := fmt.Sprintf("q%d", n)
+		names = append(names, name)
+		all = append(all, strings.ToUpper(name)+"__QUEUE="+queue, strings.ToUpper(name)+"__ROUTING_KEYS="+queue)
+	}
+	return append(all, "QUEUES="+strings.Join(names, ","))
+}
+
+// Depth is how many messages are ready in the main queues.
+func (g *Ground) Depth() (n int64) {
+	for _, queue := range g.mains {
+		n += g.depth(queue)
+	}
+	return n
+}
+
+// depths are how many messages are ready in the main queues, in the dead-letter queue, and in these and all others.
 func (g *Ground) depths() (left, dead, all int64) {
 	for _, queue := range g.queues {
 		all += g.depth(queue)
 	}
-	return g.depth(Queue), g.depth(rabbit.DeadQueue(Queue)), all
+	return g.Depth(), g.depth(rabbit.DeadQueue(Queue)), all
 }
 
 func (g *Ground) depth(queue string) (n int64) {
@@ -123,7 +155,9 @@ func (p *Producer) Publish(n int64) {
 		p.settle()
 	}
 	const mandatory, immediate = false, false
-	confirm, err := p.ch.PublishWithDeferredConfirm(Exchange, RoutingKey, mandatory, immediate, amqp.Publishing{
+	mains := p.field.ground.mains
+	key := mains[n%int64(len(mains))]
+	confirm, err := p.ch.PublishWithDeferredConfirm(Exchange, key, mandatory, immediate, amqp.Publishing{
 		MessageId: Key(p.field.sown.seed, n), Body: padded(body(n, p.field.sown.Goods), p.BodyBytes),
 		ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: time.Now(),
 	})

@@ -40,6 +40,8 @@ type Sowing struct {
 	AnswerAfter time.Duration
 	// Emits has each message that is applied put an event into the outbox, as EMIT does.
 	Emits bool
+	// Queues is over how many main queues the messages are spread evenly, all of which each daemon consumes; 0 means one.
+	Queues int
 	// Unreserved leaves out the reservations, for those who only consume.
 	Unreserved bool
 }
@@ -211,6 +213,12 @@ func (f *Field) writeBack() {
 func (f *Field) Applied(n int64) bool {
 	return value[int64](f, successes+" AND group_name = ? AND msg_tag = ? AND msg_key = ?", []byte(Group),
 		[]byte(RoutingKey), []byte(Key(f.sown.seed, n))) > 0
+}
+
+// AppliedBetween is how many messages were applied in a time, as their rows tell it.
+func (f *Field) AppliedBetween(from, to time.Time) float64 {
+	const between = successes + " AND consumer_timestamp >= ? AND consumer_timestamp < ?"
+	return float64(value[int64](f, between, from.UTC(), to.UTC()))
 }
 
 // Blocked does something while everybody else is kept off the log's and the stock's tables.

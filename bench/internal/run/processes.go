@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -19,6 +20,7 @@ import (
 type processes struct {
 	all []*program.Process
 	r   *Runner
+	log *program.Log
 }
 
 func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Process {
@@ -26,15 +28,25 @@ func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Pr
 	if c.Rival != "" {
 		o.Path, o.Args = r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
 	}
-	return must.Get(program.Start(o))
+	one := must.Get(program.Start(o))
+	if c.Quota > 0 {
+		limit(c.Quota, one.Pid())
+	}
+	return one
 }
 
 // beside starts a contestant, runs do, stops the processes in good order (what they have in hand they finish), and
 // checks what they have done.
 func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h ground.Harvest) {
 	log := &program.Log{}
-	p := &processes{r: r}
+	p := &processes{r: r, log: log}
 	err := must.Catch(func() {
+		if c.Quota > 0 {
+			s := r.Ground.Stack
+			servers := []int{s.MySQL.Pid(), s.RabbitMQ.Pid(), s.Redis.Pid()}
+			limit(c.ServersQuota, servers...)
+			defer free(servers...)
+		}
 		for range max(1, c.Daemons) {
 			p.all = append(p.all, c.start(r, f, log))
 		}
@@ -50,6 +62,7 @@ func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h g
 	})
 	for _, one := range p.all {
 		err = errors.Join(err, one.Kill())
+		free(one.Pid())
 	}
 	if err != nil {
 		must.OK(fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, log.Tail(20)))
@@ -66,6 +79,36 @@ func (r *Runner) alone(f *ground.Field, name string, s ground.Sowing, before fun
 		before()
 	}
 	return r.beside(f, Contestant{Name: name, Settings: settings}, do)
+}
+
+// cgroups is where the kernel's control groups of version 1 are that divide processors.
+const cgroups = "/sys/fs/cgroup/cpu"
+
+func group(pid int) string { return filepath.Join(cgroups, fmt.Sprintf("rollbackd-bench-%d", pid)) }
+
+func toGroup(group, file string, value int) error {
+	return os.WriteFile(filepath.Join(group, file), fmt.Append(nil, value), 0o644)
+}
+
+// limit lets processes together take so much of a core, whoever else wants it. A period is so long that its part of it
+// is not too short for the kernel.
+func limit(cores float64, pids ...int) {
+	const period = 40_000 // µs
+	g := group(pids[0])
+	must.OK(os.Mkdir(g, 0o755), "a quota needs root and control groups of version 1")
+	must.OK(errors.Join(toGroup(g, "cpu.cfs_period_us", period), toGroup(g, "cpu.cfs_quota_us", int(cores*period)),
+		toGroup(g, "cpu.shares", 16*1024)))
+	for _, pid := range pids {
+		must.OK(toGroup(g, "cgroup.procs", pid))
+	}
+}
+
+// free undoes limit, if there was one; a process may have ended.
+func free(pids ...int) {
+	for _, pid := range pids {
+		_ = toGroup(cgroups, "cgroup.procs", pid)
+	}
+	_ = os.Remove(group(pids[0]))
 }
 
 // outcomes of deliveries, as the metrics call them.
@@ -87,8 +130,10 @@ type reading struct {
 }
 
 // counted are the deliveries so far; read has the CPU times too.
-func (p *processes) counted() (r reading) {
-	for _, one := range p.all {
+func (p *processes) counted() reading { return p.of(p.all) }
+
+func (p *processes) of(some []*program.Process) (r reading) {
+	for _, one := range some {
 		m := must.Get(one.Metrics(p.r.Ground.Ctx))
 		for _, outcome := range done {
 			r.ended += int64(m.Deliveries(outcome))
@@ -107,18 +152,22 @@ func (p *processes) read() reading {
 	return r
 }
 
-// begun waits for the first deliveries to end, and then a while.
+// begun waits for the first deliveries of each process to end, and then a while.
 func (p *processes) begun(warm time.Duration) {
-	p.r.Ground.Until("a delivery has ended", 30*time.Second, func() bool {
-		r := p.counted()
-		return r.ended+r.again > 0
-	})
+	for i := range p.all {
+		p.r.Ground.Until("a delivery has ended", 30*time.Second, func() bool {
+			r := p.of(p.all[i : i+1])
+			return r.ended+r.again > 0
+		})
+	}
 	p.r.Ground.Rest(warm)
 }
 
-func (p *processes) untilReady() {
+func (p *processes) untilReady() { p.ready(p.all[0]) }
+
+func (p *processes) ready(one *program.Process) {
 	p.r.Ground.Until("the daemon is ready", time.Minute, func() bool {
-		status, _, err := p.all[0].Get(p.r.Ground.Ctx, "/readyz")
+		status, _, err := one.Get(p.r.Ground.Ctx, "/readyz")
 		must.OK(err)
 		return status == 200
 	})

@@ -25,6 +25,9 @@ type Contestant struct {
 	Workers int
 	// Daemons is how many processes of the product run side by side; 0 means one.
 	Daemons int
+	// Quota, if not 0, is how much of a core each of them may take, and ServersQuota all servers together, by the kernel's
+	// control groups (version 1).
+	Quota, ServersQuota float64
 	// Settings are the product's that are not left at their defaults, NAME=value without the prefix.
 	Settings []string
 	// Sowing is what is special about the round's orders; how many there are is the runner's to say.

@@ -67,6 +67,7 @@ func TestOnRealServers(t *testing.T) {
 		"what fails each time is not measured":     testNotMeasured,
 		"a broken promise fails the round":         testBrokenPromise,
 		"a year passes":                            testYear,
+		"a fleet is replaced":                      testRolling,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := must.Catch(func() { test(t, r) }); err != nil {
@@ -119,6 +120,15 @@ func testYear(t *testing.T, r *Runner) {
 		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`).Scan(&kept))
 	if kept < 30*100 || kept > 32*100 {
 		t.Errorf("%d rows of the year are kept, want those of thirty days", kept)
+	}
+}
+
+// Given two daemons under load, when each is replaced by another, then messages are applied meanwhile, too, and the
+// stock is right in the end, which the runner checks.
+func testRolling(t *testing.T, r *Runner) {
+	got := r.Rolling(Contestant{Name: "rolling", Daemons: 2, Guess: 10_000})
+	if got["per_second"] <= 0 || got["meanwhile_per_second"] <= 0 || got["below_half_s"] < 0 {
+		t.Errorf("measured %v", got)
 	}
 }
 
