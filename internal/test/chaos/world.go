@@ -150,7 +150,7 @@ func (w *world) openShop() {
 	must.OK(w.db.Close())
 	root.DBName = database
 	own := root.Clone()
-	root.Timeout, root.ReadTimeout = 5*time.Second, 40*time.Second // a server may be frozen
+	root.Timeout, root.ReadTimeout = 5*time.Second, 3*time.Minute // frozen, or asked by the oracle of an hour
 	if c := w.o.Phase.cluster; c != nil {
 		root.Params = c.causal // what is read is what the cluster has committed; the daemons see to it themselves
 	}
