@@ -59,11 +59,11 @@ test-modules: deps bin/with-servers
 	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 -run 'Notices|NothingOfTheRepository' .
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
-# The examples of the outbox in PHP, Java and Python.
+# The examples of the outbox and of handler http in Python, PHP, Java and Node.
 .PHONY: test-languages
 test-languages: deps bin/with-servers
 	scripts/install-servers.sh languages
-	ROLLBACKD_TEST_LANGUAGES=1 bin/with-servers $(GO) test -count=1 ./deploy/examples/orders
+	ROLLBACKD_TEST_LANGUAGES=1 bin/with-servers $(GO) test -count=1 ./deploy/examples ./deploy/examples/orders
 
 # The end-to-end tests at full size: 20,000 messages one by one; 40,000 beside a daemon that vanishes inside a
 # transaction; a foreign row lock beside each kind of handler; 12 letters by key among 200,000, and by other ways among

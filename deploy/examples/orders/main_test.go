@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,10 +16,8 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
-	"github.com/rollbackd/rollbackd/outbox/relay"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -65,24 +62,6 @@ func (w *world) must(err error) {
 	}
 }
 
-// run is a program of an example, which is skipped where its language is not installed.
-func (w *world) run(env []string, program string, args ...string) error {
-	w.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		if os.Getenv("ROLLBACKD_TEST_LANGUAGES") != "" {
-			w.Fatal(err)
-		}
-		w.Skipf("%s is not installed; 'make test ONLY=languages' installs it", program)
-	}
-	cmd := exec.CommandContext(w.Context(), program, args...)
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return err
-}
-
 // python runs orders.py. The system's own Python has the system's own driver.
 func (w *world) python(args ...string) error {
 	w.Helper()
@@ -91,8 +70,14 @@ func (w *world) python(args ...string) error {
 		os.Getenv("ROLLBACKD_TEST_LANGUAGES") == "" {
 		w.Skip("Python has no pymysql; 'make test ONLY=languages' installs it")
 	}
-	dsn := fmt.Sprintf("ORDERS_DSN=%s:%s@%s/%s", w.dsn.User, w.dsn.Passwd, w.dsn.Addr, w.dsn.DBName)
-	return w.run([]string{dsn}, python, append([]string{"orders.py"}, args...)...)
+	cmd := exec.CommandContext(w.Context(), python, append([]string{"orders.py"}, args...)...)
+	cmd.Env = append(os.Environ(),
+		fmt.Sprintf("ORDERS_DSN=%s:%s@%s/%s", w.dsn.User, w.dsn.Passwd, w.dsn.Addr, w.dsn.DBName))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return err
 }
 
 // Given an order that is paid, one that is cancelled and one that is left alone, then only what was promised is in the
@@ -142,50 +127,6 @@ func TestAnOrderIsPaidCancelledOrLeftToItsTimeout(t *testing.T) {
 				Scan(&status))
 			if amount != 4 || status != 3 {
 				t.Errorf("there are %d pieces left, want 4; the paid reservation has status %d, want 3", amount, status)
-			}
-		})
-	}
-}
-
-// Given a program in another language that writes the row, then a relay sends it as it would what Put wrote.
-func TestAnyLanguageCanPutAMessage(t *testing.T) {
-	for language, put := range map[string]func(w *world) error{
-		"php": func(w *world) error {
-			host, port, _ := strings.Cut(w.dsn.Addr, ":")
-			return w.run([]string{
-				fmt.Sprintf("ORDERS_DSN=mysql:host=%s;port=%s;dbname=%s", host, port, w.dsn.DBName),
-				"ORDERS_USER=" + w.dsn.User, "ORDERS_PASSWORD=" + w.dsn.Passwd,
-			}, "php", "../outbox/put.php", "order-1")
-		},
-		"java": func(w *world) error {
-			const driver = "/usr/share/java/mariadb-java-client.jar"
-			if _, err := os.Stat(driver); err != nil && os.Getenv("ROLLBACKD_TEST_LANGUAGES") == "" {
-				w.Skip("MariaDB's driver for Java is missing; 'make test ONLY=languages' installs it")
-			}
-			url := fmt.Sprintf("ORDERS_URL=jdbc:mariadb://%s/%s?user=%s&password=%s", w.dsn.Addr, w.dsn.DBName, w.dsn.User,
-				w.dsn.Passwd)
-			return w.run([]string{url}, "java", "-cp", driver, "../outbox/Put.java", "order-1")
-		},
-		"python": func(w *world) error {
-			return errors.Join(w.python("place", "order-1", "7", "2"), w.python("cancel", "order-1"))
-		},
-	} {
-		t.Run(language, func(t *testing.T) {
-			w := newWorld(t)
-			w.must(put(w))
-			broker := stack.AMQP(t)
-			queue := broker.Name("rollbacks")
-			broker.DeclareQueue(queue, nil)
-			r, err := relay.New(relay.Config{DB: w.db, AMQPURLs: []string{broker.URL}, RoutingKey: queue,
-				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-			w.must(err)
-			done := make(chan error, 1)
-			go func() { done <- r.Run(t.Context()) }()
-			t.Cleanup(func() { w.must(<-done) })
-			poll.Until(t, "the message", func() bool { return broker.Depth(queue) == 1 })
-			d, _ := broker.Get(queue)
-			if d.MessageId != "order-1" || d.Type != "order.cancelled" || !strings.Contains(string(d.Body), `"order-1"`) {
-				t.Errorf("it arrived as %+v", d)
 			}
 		})
 	}
