@@ -21,6 +21,7 @@ import (
 // beside is what is done, and kept open, beside the engines of a program.
 type beside struct {
 	depths  *depths
+	minutes []*minutes              // of each engine
 	keepers []*operator.Maintenance // none: WithoutKeeper
 	closers []io.Closer             // what Open opened, in that order
 	ran     atomic.Bool
@@ -40,6 +41,9 @@ func newBeside(all []*Consumer, db *gorm.DB, locker lock.Locker) (*beside, error
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	for _, c := range all {
+		b.minutes = append(b.minutes, &minutes{engine: c.engine, depths: b.depths, every: time.Minute})
 	}
 	for i, c := range all {
 		same := func(other *Consumer) bool {
@@ -68,8 +72,15 @@ func (b *beside) while(ctx context.Context, work func(context.Context) error) er
 	defer stopKeeping()
 	wg.Go(func() { b.depths.run(keeping) })
 	wg.Go(func() { operator.Keep(keeping, b.keepers...) })
+	for _, m := range b.minutes {
+		wg.Go(func() { m.run(keeping) })
+	}
 	err := work(ctx)
 	stopKeeping()
+	wg.Wait()
+	for _, m := range b.minutes {
+		wg.Go(func() { m.end(ctx) })
+	}
 	wg.Wait()
 	return errors.Join(err, b.close())
 }

@@ -95,7 +95,7 @@ func newMetrics(reg *registry, locks *locks, queue string, calls bool) *metrics 
 		lag: to.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rollbackd_lag_seconds",
 			Help:    "From publishing to the committed effect, of messages that say when they were published.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200},
+			Buckets: dedup.LagBounds(),
 		}),
 		phases: histograms("rollbackd_batch_duration_seconds", "Time a batch spent in each phase.", "phase",
 			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60),

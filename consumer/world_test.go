@@ -47,7 +47,8 @@ type world struct {
 	logs    *safeBuffer
 	// patience is how long to wait for what must happen.
 	patience time.Duration
-	last     *running // engine that was launched
+	last     *running      // engine that was launched
+	minute   time.Duration // how long a minute of the charts takes; 0: a minute
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
@@ -194,6 +195,9 @@ func (w *world) launch() *running {
 	cfg.AMQPURLs, cfg.Registerer = []string{w.amqpURL}, reg
 	cfg.Logger = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	c := require.Get(consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client}))(w.t)
+	if w.minute > 0 {
+		c.MinutesTake(w.minute)
+	}
 	w.mu.Lock()
 	w.regs = append(w.regs, reg)
 	w.mu.Unlock()

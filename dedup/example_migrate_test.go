@@ -50,6 +50,7 @@ func ExampleMigrate() {
 	// log 3 0003_readable.sql true
 	// log 4 0004_desk.sql true
 	// log 5 0005_due.sql true
+	// log 6 0006_minute.sql true
 	// seats 1 0001_seat.sql true
 	// 0
 }

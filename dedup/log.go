@@ -102,7 +102,7 @@ func (l *Log) Options() LogOptions { return l.o }
 
 // Tables are the names of a log's own tables, if it is called table.
 func Tables(table string) []string {
-	return []string{table, eventTable(table), table + "_act", table + "_once", metaTable, versionTable}
+	return []string{table, eventTable(table), table + "_act", table + "_once", table + "_minute", metaTable, versionTable}
 }
 
 func eventTable(table string) string { return table + "_event" }

@@ -212,7 +212,7 @@ func TestCheckSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	newer := func(oldest int) string {
 		return fmt.Sprintf("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES "+
-			"('log:consumer_log', 6, %d, UTC_TIMESTAMP(6))", oldest)
+			"('log:consumer_log', 7, %d, UTC_TIMESTAMP(6))", oldest)
 	}
 	for _, c := range []struct{ spoil, says string }{
 		{"DO 1", ""},
@@ -225,8 +225,8 @@ func TestCheckSchemaRefuses(t *testing.T) {
 		{"DELETE FROM rollbackd_schema WHERE version = 4", "0004"},
 		{"DROP TABLE rollbackd_schema", "0001"},
 		{"DELETE FROM rollbackd_schema WHERE version = 5", "0005"},
-		{newer(5), ""},
-		{newer(6), "newer rollbackd"},
+		{newer(6), ""},
+		{newer(7), "newer rollbackd"},
 	} {
 		t.Run(c.spoil, func(t *testing.T) {
 			w := newWorld(t)

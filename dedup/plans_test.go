@@ -123,8 +123,13 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	must("count what is old", err)
 	_, err = w.log.Prune(ctx, monthOld)
 	must("prune", err)
+	for ago := range 400 {
+		must("add a minute", w.log.AddMinute(ctx, "g", "q", time.Duration(ago)*time.Minute, Minute{}))
+	}
+	_, err = w.log.Minutes(ctx, "g", "q", time.Hour)
+	must("minutes", err)
 
-	reads, looked := server.WholeReads(t, w.dsn, "consumer_log", "consumer_log_event")
+	reads, looked := server.WholeReads(t, w.dsn, "consumer_log", "consumer_log_event", "consumer_log_minute")
 	for _, text := range reads {
 		t.Error("reads ", text)
 	}

@@ -74,17 +74,18 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 	applied := versions(t, old, ofFormer)
 
 	steps, err := dedup.MigrationStatus(t.Context(), old, withStock())
-	if err != nil || len(steps) != 7 {
-		t.Fatalf("status: %d steps, %v, want 7", len(steps), err)
+	if err != nil || len(steps) != 8 {
+		t.Fatalf("status: %d steps, %v, want 8", len(steps), err)
 	}
-	for i, want := range []string{"log/0004_desk.sql false", "log/0005_due.sql false",
+	for i, want := range []string{"log/0004_desk.sql false", "log/0005_due.sql false", "log/0006_minute.sql false",
 		"stock/0001_stock.sql true", "stock/0002_room.sql false"} {
 		if s := steps[3+i]; fmt.Sprint(s.Set, "/", s.Name, " ", s.Applied) != want {
 			t.Errorf("step %d is %+v, want %s", 3+i, s, want)
 		}
 	}
 	require.OK(t, dedup.Migrate(t.Context(), old, withStock()))
-	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nlog:consumer_log 5 1 \nstock 2 1 ", "\n")
+	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nlog:consumer_log 5 1 \nlog:consumer_log 6 1 \n"+
+		"stock 2 1 ", "\n")
 	slices.Sort(want)
 	if got := strings.Split(versions(t, old, ofFormer), "\n"); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("the versions are\n%q\nthey were\n%s", got, applied)

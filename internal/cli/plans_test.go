@@ -49,6 +49,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 		"UUID(), IF(# % 20 = 0, 'stock-rollback', 'other'), '"+s.queue+"', 'replay', 'done', 0, 'them', '{}', "+then)
 	fill("consumer_log_once (group_name, actor, name, act_id, state, created_at)",
 		"'stock-rollback', 'them', 'key-#', UUID(), 2, "+then)
+	fill("consumer_log_minute", "'stock-rollback', 'other', #"+strings.Repeat(", 0", 29)+", NULL, NULL")
 	fill("rollbackd_lock (name, value, expires_at)", "'name-#', 'done', "+then)
 	s.exec(classicTable)
 	fill("trade_mq_consumer_log", "'0A1B', 'cancel_group', 'cancel', 'C-#', '{}', # % 3, 1, '2026-11-01 10:00:00', NULL")
@@ -56,7 +57,8 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	fill("stock_reservation (order_sn, sku_id, quantity, status, updated_at)", "'O-#', #, 1, 1 + # % 4, "+then)
 	fill("rollbackd_outbox (msg_tag, msg_key, body, due_at)",
 		"'t', 'later-#', 'x', UTC_TIMESTAMP(6) + INTERVAL # + 60 MINUTE")
-	tables := []string{"consumer_log", "consumer_log_event", "consumer_log_act", "consumer_log_once", "rollbackd_lock",
+	tables := []string{"consumer_log", "consumer_log_event", "consumer_log_act", "consumer_log_once",
+		"consumer_log_minute", "rollbackd_lock",
 		"rollbackd_outbox", "stock", "stock_reservation", "trade_mq_consumer_log"}
 	s.exec("ANALYZE TABLE " + strings.Join(tables, ", "))
 	server.KeepStatements(t)
@@ -87,8 +89,9 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	// and by pages and programs
 	seen := map[string]bool{}
 	for next := []string{"/", "/api/v1/log", "/api/v1/letters", "/api/v1/letters/groups", "/api/v1/letter?key=none",
-		"/api/v1/acts", "/api/v1/pause", "/api/v1/overview", "/api/v1/hour", "/api/v1/message?key=O-7",
-		"/api/v1/order?sn=O-7", "/api/v1/runs/preview?kind=replay&all=true"}; len(next) > 0; next = next[1:] {
+		"/api/v1/acts", "/api/v1/pause", "/api/v1/overview", "/api/v1/hour",
+		"/api/v1/message?key=O-7", "/api/v1/order?sn=O-7",
+		"/api/v1/runs/preview?kind=replay&all=true"}; len(next) > 0; next = next[1:] {
 		at := kindOf(next[0])
 		if seen[at] {
 			continue

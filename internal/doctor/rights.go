@@ -91,7 +91,8 @@ func statement(n rights.Names, r rights.TableRight) string {
 	set := map[string]string{
 		n.LogTable: "remark = ''", "rollbackd_meta": "value = ''",
 		n.LogTable + "_act": "why = ''", n.LogTable + "_once": "status = 0",
-		"stock": "version = 0", lockers.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
+		n.LogTable + "_minute": "applied = 0",
+		"stock":                "version = 0", lockers.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
 		outbox.Table: "tries = 0",
 	}[r.Table]
 	return "UPDATE " + table + " SET " + set + " WHERE FALSE"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 // ActsKept is how long acts are kept from their beginning; those that go on are kept in any case.
@@ -12,8 +14,9 @@ const ActsKept = 90 * 24 * time.Hour
 // cleanSome bounds the rows of one statement.
 const cleanSome = 1000
 
-// Clean deletes acts that began ActsKept ago and have ended, and requests that were made, or whose tokens were issued,
-// OnceKept ago. One process of a fleet is enough, see [dedup.Log.Campaign]; two at once do no harm.
+// Clean deletes acts that began ActsKept ago and have ended, requests that were made, or whose tokens were issued,
+// OnceKept ago, and the log's minutes that are older than [dedup.MinutesKept]. One process of a fleet is enough, see
+// [dedup.Log.Campaign]; two at once do no harm.
 func (d *Operator) Clean(ctx context.Context) (deleted int, err error) {
 	for _, s := range []struct {
 		text string
@@ -24,11 +27,13 @@ func (d *Operator) Clean(ctx context.Context) (deleted int, err error) {
 		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work IN (0, 2, 3) AND created_at < " +
 			"UTC_TIMESTAMP(6) - INTERVAL ? SECOND LIMIT ?",
 			[]any{[]byte(d.o.Group), []byte(d.o.Queue), int(ActsKept.Seconds()), cleanSome}},
+		{"DELETE FROM " + d.o.Records.MinuteTable() + " WHERE minute < TIMESTAMPDIFF(MINUTE, '1970-01-01', " +
+			"UTC_TIMESTAMP() - INTERVAL ? SECOND) LIMIT ?", []any{int(dedup.MinutesKept.Seconds()), cleanSome}},
 	} {
 		for {
 			n, err := d.exec(ctx, s.text, s.args...)
 			if err != nil {
-				return deleted, fmt.Errorf("delete what persons did long ago: %w", err)
+				return deleted, fmt.Errorf("delete what persons did, and daemons counted, long ago: %w", err)
 			}
 			if deleted += int(n); n < cleanSome {
 				break

@@ -122,7 +122,7 @@ func (m *Maintenance) lead(ctx context.Context) {
 		wg.Go(func() { m.every(ctx, "old messages of the outbox could not be deleted", m.pruneOutbox) })
 	}
 	wg.Go(func() {
-		m.every(ctx, "old acts of persons, or locks that are over, could not be deleted", m.clean)
+		m.every(ctx, "old acts of persons, old minutes, or locks that are over, could not be deleted", m.clean)
 	})
 	wg.Go(func() { m.ofOldest(ctx, oldestEvery, m.sayOldest) })
 	wg.Go(func() {

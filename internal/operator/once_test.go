@@ -148,8 +148,11 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	}
 	w.Exec("UPDATE consumer_log_act SET created_at = created_at - INTERVAL 91 DAY")
 	w.Exec("UPDATE consumer_log_once SET created_at = created_at - INTERVAL 25 HOUR")
-	if n, err := w.desk.Clean(t.Context()); n != 2 || err != nil {
-		t.Errorf("%d deleted, %v; want the note and the request", n, err)
+	for _, ago := range []time.Duration{dedup.MinutesKept + time.Hour, dedup.MinutesKept - time.Hour} {
+		w.Must(w.Records.AddMinute(t.Context(), "g", "q", ago, dedup.Minute{}))
+	}
+	if n, err := w.desk.Clean(t.Context()); n != 3 || err != nil {
+		t.Errorf("%d deleted, %v; want the note, the request and the minute", n, err)
 	}
 	assert.Is(t, w.act(run.ID).State, operator.Running, "the run")
 }

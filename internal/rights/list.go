@@ -41,6 +41,7 @@ func MySQL(n Names, roles ...Role) []TableRight {
 	all = append(all, table("rollbackd_meta", everybody, noting, noting)...)
 	all = append(all, table(n.LogTable+"_act", []Role{Daemon, Compensation, Pages, CLI}, acting, acting, daemon)...)
 	all = append(all, table(n.LogTable+"_once", []Role{Daemon, Pages}, pages, pages, daemon)...)
+	all = append(all, table(n.LogTable+"_minute", []Role{Daemon, Pages}, daemon, daemon, daemon)...)
 	all = append(all, table("rollbackd_schema", append(everybody, Relay))...)
 	if n.Stock { // a refusal is inserted, with EMPTY_ROLLBACK=refuse; reconcile --adopt locks what it reads
 		all = append(all, table("stock", looking, nil, daemon)...)

@@ -42,7 +42,8 @@ const (
 var (
 	written = []string{"stock", "stock_reservation", "consumer_log", outboxTable} // by a message that is applied
 	// tables are what the daemons write.
-	tables = append(slices.Clone(written), "consumer_log_event", "consumer_log_act", "consumer_log_once", "rollbackd_meta")
+	tables = append(slices.Clone(written), "consumer_log_event", "consumer_log_act", "consumer_log_once",
+		"consumer_log_minute", "rollbackd_meta")
 
 	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 )
