@@ -89,7 +89,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	// and by pages and programs
 	seen := map[string]bool{}
 	for next := []string{"/", "/api/v1/log", "/api/v1/letters", "/api/v1/letters/groups", "/api/v1/letter?key=none",
-		"/api/v1/acts", "/api/v1/pause", "/api/v1/overview", "/api/v1/hour",
+		"/api/v1/acts", "/api/v1/pause", "/api/v1/overview", "/api/v1/hour", "/api/v1/charts?span=week",
 		"/api/v1/message?key=O-7", "/api/v1/order?sn=O-7",
 		"/api/v1/runs/preview?kind=replay&all=true"}; len(next) > 0; next = next[1:] {
 		at := kindOf(next[0])

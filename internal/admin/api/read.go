@@ -70,6 +70,12 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 
 func (a *API) getHour(context.Context, *struct{}) (view.Hour, error) { return a.view.Hour(), nil }
 
+func (a *API) getCharts(ctx context.Context, in *struct {
+	Span string `query:"span" enum:"hour,day,week" default:"hour"`
+}) (view.Charts, error) {
+	return a.view.Charts(ctx, in.Span)
+}
+
 // LetterFilter chooses dead letters. All that is named must hold.
 type LetterFilter struct {
 	Key         []string  `query:"key,explode" maxItems:"100"`

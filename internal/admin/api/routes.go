@@ -19,6 +19,7 @@ import (
 func (a *API) routes() {
 	look(a, "get-overview", "/overview", a.getOverview)
 	look(a, "get-hour", "/hour", a.getHour)
+	look(a, "get-charts", "/charts", a.getCharts)
 	look(a, "list-groups", "/letters/groups", a.listGroups)
 	look(a, "get-group", "/letters/groups/{id}", a.getGroup)
 	look(a, "list-letters", "/letters", a.listLetters)

@@ -38,7 +38,7 @@ type part struct {
 	Trouble *view.Trouble
 }
 
-func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
+func (p *Pages) overview(ctx context.Context, r *http.Request, d *drawn) error {
 	v := p.view
 	hour, stuck, groups, dead, elects := v.Hour(), v.Stuck(), v.Groups(), v.Dead(), v.Options().Elects
 	var leader view.Aged[string]
@@ -54,13 +54,22 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	if names := v.Unknown().Value; !health.PagesOnly { // where nothing is consumed its health names them
 		health.Degraded = append(health.Degraded, names...)
 	}
+	flow, unread := v.Charts(ctx, r.URL.Query().Get("span"))
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), shown{
-		"Now": hour.Now(), "Charts": charts(hour, dead), "Outcomes": outcomes(hour), "Parts": parts(hour),
+		"Now": hour.Now(), "Charts": flow, "Drawn": charts(flow), "NoCharts": unread, "Spans": view.Spans(),
+		"Step": float64(flow.Step), "Pieces": latestFirst(flow.Pieces), "Outcomes": outcomes(hour), "Parts": parts(hour),
 		"Needs": append(needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil &&
 			!leader.At.IsZero() && leader.Value == ""), outboxNeeds(v.Outbox().Value)...),
 		"Stuck": stuck, "Dead": dead, "Leader": leader, "Elects": elects,
 	}
 	return nil
+}
+
+// latestFirst is for a table.
+func latestFirst(all []view.Piece) []view.Piece {
+	all = slices.Clone(all)
+	slices.Reverse(all)
+	return all
 }
 
 // needs are what a person should look at, the worst first.

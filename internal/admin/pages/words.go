@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
@@ -17,14 +18,17 @@ import (
 // words are what templates may call.
 func (p *Pages) words() template.FuncMap {
 	return template.FuncMap{
-		"link":    p.link,
-		"query":   p.query,
-		"verdict": verdictText,
-		"static":  func(name string) (template.URL, error) { return p.link("/static/"+name, "v", p.version) },
-		"moment":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
-		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
-		"length":  length,
+		"link":      p.link,
+		"query":     p.query,
+		"verdict":   verdictText,
+		"static":    func(name string) (template.URL, error) { return p.link("/static/"+name, "v", p.version) },
+		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
+		"iso":       func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"ago":       func(t time.Time) string { return ago(time.Since(t)) },
+		"length":    length,
+		"perSecond": func(r view.Range) string { return between(&r, rate) },
+		"waiting":   func(r *view.Range) string { return between(r, short) },
+		"byReason":  byReason, "lagOf": lagOf,
 		"failure": failure, "partName": partName,
 		"kindName": kindName,
 		"seconds":  func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },

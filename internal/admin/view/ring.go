@@ -41,14 +41,6 @@ type Sample struct {
 	lag   *dto.Histogram
 }
 
-// Rate is the sum of the rates.
-func (s Sample) Rate() (sum float64) {
-	for _, r := range s.Rates {
-		sum += r
-	}
-	return sum
-}
-
 // Trouble is the last time that something was amiss.
 type Trouble struct {
 	What  string    `json:"what"`

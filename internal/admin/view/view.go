@@ -59,6 +59,7 @@ type View struct {
 	leader background[string]
 	names  background[[]string]
 	outbox background[*outbox.Survey]
+	charts []background[Charts] // of each of [Spans]
 }
 
 // New makes a view. It asks nobody yet.
@@ -66,7 +67,10 @@ func New(o Options) *View {
 	if o.Lock == nil {
 		o.Lock = func(context.Context, dedup.Identity) string { return operator.NoLock }
 	}
-	v := &View{o: o, ring: &ring{}}
+	v := &View{o: o, ring: &ring{}, charts: make([]background[Charts], len(Spans()))}
+	for i, s := range Spans() {
+		v.charts[i].look = func(ctx context.Context, _ func(Charts)) (Charts, error) { return v.lookAtMinutes(ctx, s) }
+	}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
 	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
 	v.dead.look = func(ctx context.Context, _ func(int)) (int, error) {
@@ -91,6 +95,9 @@ func (v *View) Run(ctx context.Context) {
 		begin(context.Context)
 		end()
 	}{&v.survey, &v.dead, &v.stuck, &v.leader, &v.outbox, &v.names}
+	for i := range v.charts {
+		looks = append(looks, &v.charts[i])
+	}
 	for _, look := range looks {
 		look.begin(ctx)
 	}

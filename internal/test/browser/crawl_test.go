@@ -144,7 +144,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	}
 	t.Logf("%d pages of %d kinds", len(opened), len(kinds))
 	for _, want := range []string{
-		"/?", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason",
+		"/?", "/?span", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason",
 		"/letters/act?act=discard&key&tag",
 		"/reconcile?", "/reconcile?of", "/reconcile/finding?n&of", "/pause?",
 		"/acts?", "/acts/…?", "/message?key&tag", "/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",

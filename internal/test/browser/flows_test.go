@@ -267,7 +267,7 @@ func TestAnOpenPageChangesByItself(t *testing.T) {
 	b.until("the link has the focus", `(e => { e.focus(); return document.activeElement === e; })(
 		Array.from(document.querySelectorAll("#needs a")).find(e => e.innerText === "Look at them"))`)
 	w.die(unreserved("A-3")...)
-	b.until("figures that have no focus change", `document.querySelector("#hour").innerText.includes("Dead letters\n3")`)
+	b.until("figures that have no focus change", `document.querySelector("#outcomes").innerText.includes("dead_lettered")`)
 	if !ask[bool](b, `document.activeElement.innerText === "Look at them" && document.activeElement.isConnected`) {
 		t.Error("the focus was taken away")
 	}

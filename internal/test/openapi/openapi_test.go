@@ -250,6 +250,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		return o.Now != nil
 	})
 	c.ask("GET", "/hour", "", http.StatusOK, nil)
+	c.ask("GET", "/charts?span=day", "", http.StatusOK, nil)
 	var groups struct {
 		Groups []struct {
 			ID     string
