@@ -220,7 +220,7 @@ func deaths(c view.Charts) chart {
 			if n := piece.Dead[r]; n > 0 {
 				top, bottom := p.y(float64(below+n)), p.y(float64(below))
 				below += n
-				p.Bars = append(p.Bars, bar{fmt.Sprint("r", i), from, top, max(1, to-from-.4), bottom - top})
+				p.Bars = append(p.Bars, bar{fmt.Sprint("r", i), from, top, max(2, to-from-.4), bottom - top})
 			}
 		}
 	}
