@@ -82,6 +82,18 @@ func (l *Log) Discard(ctx context.Context, from Row, e Entry, by, why string) er
 	return l.DiscardAll(ctx, []Discarding{{from, e, by, why}})[0]
 }
 
+// DiscardIn is Discard as a part of tx, which must be rolled back after any error.
+func (l *Log) DiscardIn(ctx context.Context, tx Execer, d Discarding) error {
+	c, err := l.discarding(d)
+	if err == nil {
+		err = l.apply(ctx, tx, []*change{c})
+	}
+	if err != nil {
+		return fmt.Errorf("discard %v: %w", d.From.Identity, err)
+	}
+	return nil
+}
+
 // Discarding is what Discard takes.
 type Discarding struct {
 	From    Row
@@ -91,17 +103,19 @@ type Discarding struct {
 
 // DiscardAll is to Discard what ReopenAll is to Reopen.
 func (l *Log) DiscardAll(ctx context.Context, all []Discarding) []error {
-	_, errs := moveAll(ctx, l, all, func(d Discarding) (*change, error) {
-		if s := d.From.Status; s == Success || s == Discarded {
-			return nil, fmt.Errorf("discard %v: %w: %v", d.From.Identity, ErrStale, s)
-		}
-		c, err := l.begin(actionDiscard, d.From)
-		if err != nil {
-			return nil, err
-		}
-		c.say(fmt.Sprintf("discarded by %s: %s", d.By, d.Why))
-		c.entry, c.by, c.why = &d.Entry, d.By, d.Why
-		return c, nil
-	})
+	_, errs := moveAll(ctx, l, all, l.discarding)
 	return errs
+}
+
+func (l *Log) discarding(d Discarding) (*change, error) {
+	if s := d.From.Status; s == Success || s == Discarded {
+		return nil, fmt.Errorf("discard %v: %w: %v", d.From.Identity, ErrStale, s)
+	}
+	c, err := l.begin(actionDiscard, d.From)
+	if err != nil {
+		return nil, err
+	}
+	c.say(fmt.Sprintf("discarded by %s: %s", d.By, d.Why))
+	c.entry, c.by, c.why = &d.Entry, d.By, d.Why
+	return c, nil
 }

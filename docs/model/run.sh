@@ -81,6 +81,13 @@ holds mended-twice       -DDUPS=2 -DMENDS=2 -DMOVES=2 -DCRASH=2
 fails M_MEND_FORGOT      -DM_MEND_FORGOT
 fails M_MEND_BLIND       -DM_MEND_BLIND -DMENDS=2 -DCRASH=2
 
+model edited.pml
+holds edited
+holds edited-twice       -DDUPS=2 -DEDITS=3 -DREPLAYS=2 -DMOVES=2 -DCRASH=2
+for m in M_EDIT_APART M_EDIT_ENDS M_EDIT_BLIND; do
+  fails $m -D$m
+done
+
 model taken.pml
 holds taken
 holds taken-more         -DCOPIES=2 -DPASSES=3

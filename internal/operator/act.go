@@ -45,6 +45,8 @@ const (
 	KindExpected Kind = "expected"
 	// KindRehearse finds out what a replay would come to; see [Rehearsal].
 	KindRehearse Kind = "rehearse"
+	// KindEdit ends a dead letter and sends an edited one in its place; see [EditRequest].
+	KindEdit Kind = "edit"
 	// KindRefused is what a person asked for and may not do.
 	KindRefused Kind = "refused"
 )
@@ -53,7 +55,8 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune,
-		KindOutboxRetry, KindOutboxDrop, KindExpected, KindRehearse, KindRefused,
+		KindOutboxRetry, KindOutboxDrop, KindExpected, KindRehearse, KindEdit,
+		KindRefused,
 	}
 }
 
@@ -345,6 +348,9 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *draft) error 
 	}
 	if !n.CutOff.IsZero() {
 		cutOff = n.CutOff
+	}
+	if n.sweeps {
+		work = workSweep
 	}
 	if n.Owner != "" {
 		work, owner, lease = workOwn, []byte(n.Owner), d.lease.Microseconds()

@@ -49,6 +49,8 @@ type draft struct {
 	asked any // becomes its Detail
 	guard []byte
 	first int64 // event
+
+	sweeps bool // what it has ended lies in the dead-letter queue yet
 }
 
 func newDraft(who Actor, r TaskRequest) (*draft, error) {

@@ -70,11 +70,16 @@ type Explanation struct {
 	Props     string `json:"properties,omitempty"` // AMQP properties and headers, as JSON
 	// the original key of a conflict or of what could not be identified
 	FiledFor string `json:"filed_for,omitempty"`
-	Lock     string `json:"lock"`             // in words
-	Copies   string `json:"copies,omitempty"` // in the dead-letter queue, in words
-	Story    []Step `json:"story"`            // oldest first
-	Means    string `json:"means"`            // in words
-	Next     string `json:"next"`             // what to do
+	// SentAs is the message in whose place this one was ended by whoever edited it, EditedFrom the one in whose place this
+	// one was sent.
+	SentAs     *MessageName `json:"sent_as,omitempty"`
+	EditedFrom *MessageName `json:"edited_from,omitempty"`
+
+	Lock   string `json:"lock"`             // in words
+	Copies string `json:"copies,omitempty"` // in the dead-letter queue, in words
+	Story  []Step `json:"story"`            // oldest first
+	Means  string `json:"means"`            // in words
+	Next   string `json:"next"`             // what to do
 
 	Reservations []stock.Reservation `json:"reservations"` // of its order
 }
@@ -97,6 +102,7 @@ func Explain(m Message, names Names) Explanation {
 	row := m.Row
 	e := Explanation{
 		Row: RowOf(row), Of: names.MaxAttempts, FiledFor: m.FiledFor, MessageID: row.MessageID,
+		SentAs: m.SentAs, EditedFrom: m.EditedFrom,
 		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
 		Reservations: append([]stock.Reservation{}, m.Reservations...), // never null
 	}
@@ -179,6 +185,11 @@ func (e Explanation) Facts() []Fact {
 		add("attempts", fmt.Sprintf("%d of %d, replays %d", e.Attempts, e.Of, e.Replays))
 	}
 	add("filed for", e.FiledFor)
+	for name, other := range map[string]*MessageName{"edited, sent as": e.SentAs, "edited from": e.EditedFrom} {
+		if other != nil { // one of them at most, but of a chain
+			add(name, other.String())
+		}
+	}
 	add("owner", e.Owner)
 	if e.Status == dedup.Success.String() && (e.Attempts > 1 || e.Replays > 0) {
 		add("before that", e.Remark)

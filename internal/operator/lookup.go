@@ -46,6 +46,8 @@ type Message struct {
 	FiledFor string
 	// Orders are what it is known to be about.
 	Orders []string
+	// SentAs is the message in whose place it was ended, EditedFrom that in whose place it was sent; nil: none.
+	SentAs, EditedFrom *MessageName
 	// Outbox is its row there, nil when there is none.
 	Outbox *outbox.Row
 }
@@ -103,7 +105,10 @@ func (o Lookup) OfKey(ctx context.Context, key, tag string) (Told, error) {
 			}
 		}
 	}
-	return t, o.outboxOf(ctx, &t, tag, key)
+	if err := o.outboxOf(ctx, &t, tag, key); err != nil {
+		return t, err
+	}
+	return t, o.linkEdits(ctx, &t)
 }
 
 // OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key
@@ -136,6 +141,9 @@ func (o Lookup) OfOrder(ctx context.Context, orderSN string) (Told, error) {
 		}
 	}
 	if err := o.searchBodies(ctx, &t, orderSN); err != nil {
+		return t, err
+	}
+	if err := o.linkEdits(ctx, &t); err != nil {
 		return t, err
 	}
 	t.unseen("applied messages keep no body: one that found everything given back already, under a key that is not the " +

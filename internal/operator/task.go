@@ -66,7 +66,7 @@ func reported(task func(context.Context, Task) (any, error)) Work {
 
 // kinds are those that this operator can work on, as a list for a statement.
 func (d *Operator) kinds() (marks string, args []any) {
-	all := []Kind{KindReplay, KindDiscard}
+	all := []Kind{KindReplay, KindDiscard, KindEdit}
 	for kind := range d.tasks {
 		all = append(all, kind)
 	}

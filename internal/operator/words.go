@@ -15,9 +15,12 @@ func (a Act) Subject() string {
 	r, err := a.Request()
 	var of OutboxRequest
 	var rehearsed RehearsalRequest
+	var edited Edited
 	switch ofOutbox := a.Kind == KindOutboxRetry || a.Kind == KindOutboxDrop; {
 	case ofOutbox && json.Unmarshal(a.Detail, &of) == nil:
 		return of.String()
+	case a.Kind == KindEdit && json.Unmarshal(a.Detail, &edited) == nil && edited.Key != "":
+		return fmt.Sprintf("%v, sent as %v", edited.MessageName, edited.Sent)
 	case a.Kind == KindRehearse && json.Unmarshal(a.Detail, &rehearsed) == nil:
 		return Words(rehearsed.Filter)
 	case err != nil:

@@ -169,6 +169,11 @@ func foreignBySize(h rabbit.Table) []string {
 	return names
 }
 
+// ByProducer reports whether a header is neither a daemon's nor of when a relay or a producer sent the message.
+func ByProducer(name string) bool {
+	return isForeign(name) && name != HeaderPublishedAt && name != rabbit.HeaderPutAt && name != rabbit.HeaderSentAt
+}
+
 func isForeign(name string) bool { return !strings.HasPrefix(name, ownPrefix) }
 
 // tableBytes is at least the size of a table on the wire.

@@ -37,6 +37,7 @@ func (a *API) routes() {
 	look(a, "preview-outbox", "/outbox/preview", a.previewOutbox)
 	act(a, "start-run", "/runs", http.StatusCreated, by(a.view.Start))
 	act(a, "rehearse", "/runs/rehearse", http.StatusCreated, by(a.view.Rehearse))
+	act(a, "edit-letter", "/letter/edit", http.StatusCreated, by(a.view.Edit))
 	act(a, "stop-run", "/runs/{id}/stop", http.StatusOK, a.stopRun)
 	act(a, "pause", "/pause", http.StatusCreated, by(a.view.Pause))
 	act(a, "resume", "/resume", http.StatusCreated, by(a.view.Resume))

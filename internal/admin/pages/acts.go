@@ -20,13 +20,16 @@ import (
 // awaitFirst is how long the second of two same forms waits for the answer of the first.
 const awaitFirst = 8 * time.Second
 
+// maxActForm bounds the form of an act: that of an edited letter holds its body, each byte as three perhaps.
+const maxActForm = 1 << 20
+
 // doer does what a form asks for; path shows what was done.
 type doer func(ctx context.Context, r *http.Request) (path string, err error)
 
 // act answers to a form: it does it, or says why not, as a page.
 func (p *Pages) act(do doer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		r.Body = http.MaxBytesReader(w, r.Body, maxActForm)
 		path, err := "", r.ParseForm()
 		if err != nil {
 			err = refuse(http.StatusBadRequest, "The form could not be read: %v", err)

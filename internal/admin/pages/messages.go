@@ -45,6 +45,10 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 			return err
 		}
 	}
+	edits, err := p.editable(ctx, letters)
+	if err != nil {
+		return err
+	}
 	acts, err := p.touched(ctx, t)
 	if err != nil {
 		return err
@@ -53,7 +57,7 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 	_ = t.Write(&text) // into memory
 	d.Title, d.Data = name+screen.Printable(asked), shown{
 		"Asked": asked, "Tag": tag, "Order": order, "Whole": whole, "Told": t, "Letters": letters, "Acts": acts,
-		"Columns": operator.ReservedHeader(), "Steps": operator.StepsHeader(), "Text": text.String(),
+		"Edits": edits, "Columns": operator.ReservedHeader(), "Steps": operator.StepsHeader(), "Text": text.String(),
 	}
 	if !whole { // that costs too much to be done again and again
 		d.Events = p.liveAt(r)

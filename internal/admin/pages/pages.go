@@ -77,6 +77,7 @@ func (p *Pages) routes() {
 	look("GET /letters", "letters", p.letters)
 	look("GET /letters/groups/{id}", "group", p.group)
 	look("GET /letters/act", "preview", p.preview)
+	look("GET /letter/edit", "edit", p.edit)
 	look("GET /acts", "acts", p.acts)
 	look("GET /acts/{id}", "run", p.run)
 	look("GET /message", "message", p.message)
@@ -94,6 +95,7 @@ func (p *Pages) routes() {
 	for path, do := range map[string]doer{
 		"/letters/act":        once(p, "", runAsked, p.view.Start),
 		"/letters/rehearse":   once(p, "", rehearsalAsked, p.view.Rehearse),
+		"/letter/edit/send":   once(p, "", editAsked, p.view.Edit),
 		"/acts/{id}/stop":     p.stop,
 		"/reconcile":          once(p, "/reconcile", nothingAsked, p.view.Compare),
 		"/reconcile/expected": once(p, "", expectAsked, p.view.Expect),
@@ -104,6 +106,7 @@ func (p *Pages) routes() {
 	} {
 		p.mux.Handle("POST "+path, p.guard.Protect(server.Act, p.act(do)))
 	}
+	p.mux.Handle("POST /letter/edit", p.guard.Protect(server.Act, p.page("edit", p.edited)))
 	p.mux.Handle("GET /static/", p.guard.Public(cached(http.FileServerFS(staticFiles))))
 	p.mux.Handle("GET /sign-in", p.guard.Public(p.page("sign-in", p.signIn)))
 	p.mux.Handle("POST /sign-in", p.guard.Public(http.HandlerFunc(p.signedIn)))

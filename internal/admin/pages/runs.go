@@ -116,6 +116,12 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
 	case operator.KindExpected:
 		add("looked for", "what should have come", "/acts", "kind", string(a.Kind))
+	case operator.KindEdit:
+		var did operator.Edited
+		if json.Unmarshal(a.Detail, &did) == nil {
+			add("ended", did.Key, "/message", "key", did.Key, "tag", did.Tag)
+			add("sent in its place", did.Sent.Key, "/message", "key", did.Sent.Key, "tag", did.Sent.Tag)
+		}
 	case operator.KindOutboxRetry, operator.KindOutboxDrop:
 		var r operator.OutboxRequest
 		_ = json.Unmarshal(a.Detail, &r) // it is an object, as was seen

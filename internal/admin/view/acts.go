@@ -71,6 +71,24 @@ func (v *View) Rehearse(_ context.Context, r operator.RehearsalRequest) (_ Doing
 	}, err
 }
 
+// Edit is a dead letter's end, and the edited one in its place.
+func (v *View) Edit(_ context.Context, r operator.EditRequest) (Doing, error) {
+	if v.o.Hide.Any() {
+		return nil, errNotSeen
+	}
+	return func(ctx context.Context, id string) (operator.Act, error) {
+		return v.o.Desk.Edit(ctx, Actor(ctx), id, r)
+	}, nil
+}
+
+// Editable is a dead letter as it can be edited.
+func (v *View) Editable(ctx context.Context, name operator.MessageName) (operator.Editable, error) {
+	if v.o.Hide.Any() {
+		return operator.Editable{}, errNotSeen
+	}
+	return v.o.Desk.Editable(ctx, name)
+}
+
 // Pause is a pause of the fleet.
 func (v *View) Pause(_ context.Context, r operator.PauseRequest) (Doing, error) {
 	return func(ctx context.Context, id string) (operator.Act, error) {

@@ -33,6 +33,7 @@ var (
 	ErrNothing  = errors.New("nothing is known of it")
 	ErrNoOrders = errors.New("orders are known to ROLLBACKD_HANDLER=stock only")
 	ErrHidden   = errors.New("bodies are hidden here: to look for a text of theirs would tell bit by bit what they hold")
+	errNotSeen  = errors.New("bodies are hidden here, and what cannot be seen is not edited: `dlq edit` does it")
 	ErrEnding   = errors.New("this daemon is ending: ask another one")
 	// ErrTooLong says that the answer took longer than somebody waits; of a search it says too what would shorten it.
 	ErrTooLong = errors.New("the database took too long: try again in a moment")
@@ -46,9 +47,10 @@ var answers = []struct {
 }{
 	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared, operator.ErrNoFinding,
 		outbox.ErrNoTable}},
-	{http.StatusForbidden, []error{ErrHidden}},
+	{http.StatusForbidden, []error{ErrHidden, errNotSeen}},
 	{http.StatusUnprocessableEntity, []error{
-		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders, operator.ErrNoRepair,
+		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoEdit, deadletter.ErrNoFilter, ErrNoOrders,
+		operator.ErrNoRepair,
 	}},
 	{http.StatusConflict, []error{
 		operator.ErrSameSet, operator.ErrEnded, operator.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused,

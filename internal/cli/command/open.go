@@ -86,7 +86,7 @@ func (c *Call) OpenOperator(ctx context.Context) (err error) {
 		return err
 	}
 	c.Acts, err = operator.New(operator.Options{
-		Lookup: c.Lookup, Queue: c.Config.Queue, Unwritten: func(err error) {
+		Lookup: c.Lookup, Letters: c.Letters, Queue: c.Config.Queue, Unwritten: func(err error) {
 			c.Say("the record of acts lacks this, which is done all the same: %s", screen.Printable(c.OfActs(err).Error()))
 		},
 	})

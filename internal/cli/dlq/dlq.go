@@ -1,4 +1,4 @@
-// Package dlq has the commands that list, show, export, replay and discard dead letters. It must not decide what
+// Package dlq has the commands that list, show, export, replay, discard and edit dead letters. It must not decide what
 // becomes of one.
 package dlq
 
@@ -16,8 +16,8 @@ import (
 
 // Commands are those of this folder.
 var Commands = []command.Command{{
-	Use: "dlq", Short: "List, show, export, replay and discard dead letters",
-	Of: []command.Command{listCommand, showCommand, exportCommand, replayCommand, discardCommand},
+	Use: "dlq", Short: "List, show, export, replay, discard and edit dead letters",
+	Of: []command.Command{listCommand, showCommand, exportCommand, replayCommand, discardCommand, editCommand},
 }}
 
 // conditions are those that all dlq commands know. What it points to is whole once the flags are checked.

@@ -86,7 +86,7 @@ func kind(u *url.URL) string {
 // wide and narrow screens, and axe-core finds nothing in it, light and dark.
 func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	t.Parallel()
-	w, b := newWorld(t), newTab(t)
+	w, b := newWorld(t, "ROLLBACKD_OUTBOX=on"), newTab(t)
 	w.hostileLetters()
 	w.signIn(b)
 	for act, key := range map[string]string{"replay": "rollback-A-1", "discard": "huge"} {
@@ -147,7 +147,8 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		"/?", "/?span", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason",
 		"/letters/act?act=discard&key&tag",
 		"/reconcile?", "/reconcile?of", "/reconcile/finding?n&of", "/pause?",
-		"/acts?", "/acts/…?", "/message?key&tag", "/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",
+		"/acts?", "/acts/…?", "/message?key&tag", "/letter/edit?key&tag",
+		"/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",
 	} {
 		if kinds[basePath+want] == 0 {
 			t.Errorf("no page of the kind %s was opened: %v", want, kinds)

@@ -271,6 +271,41 @@ func TestWhyStockDidNotComeBackIsFoundAndMendedByKeyboard(t *testing.T) {
 	}
 }
 
+// Given a letter whose body names the wrong order, when a person with a keyboard alone edits it, looks
+// what it would do and sends it, then the page says so, both pages are usable, and the stock is back.
+func TestALetterIsEditedByKeyboard(t *testing.T) {
+	t.Parallel()
+	w, k := newWorld(t, "ROLLBACKD_OUTBOX=on"), &keyboard{tab: newTab(t)}
+	mend := w.lateOrders("A-1")
+	mend()
+	w.exec("UPDATE consumer_log SET msg_body = REPLACE(msg_body, 'A-1', 'A-2'), body_hash = " +
+		"UNHEX(SHA2(REPLACE(msg_body, 'A-1', 'A-2'), 256))")
+	w.signIn(k.tab)
+	eventually(t, "the page leads to the one that edits", func() bool {
+		k.open(w.at + "/message?key=rollback-A-1&tag=stock.rollback")
+		return ask[bool](k.tab, `document.body.innerText.includes("Edit it")`)
+	})
+	k.skip()
+	k.tabTo("Edit it")
+	k.press(kb.Enter)
+	k.shows("An edited letter is a new message")
+	k.usable("the page that edits")
+	k.skip()
+	k.tabTo("Body")
+	k.do(chromedp.SetValue(chromedp.CSS("#body"), `{"order_sn":"A-1"}`))
+	k.tabTo("See what differs")
+	k.press(kb.Enter)
+	k.shows("What it would do")
+	k.shows("would be applied")
+	k.usable("the page of what an edited letter would do")
+	k.skip()
+	k.tabTo("End the letter and send this")
+	k.press(kb.Enter)
+	k.shows("sent in its place")
+	k.shows("rollback-A-1/edited-1")
+	eventually(t, "the stock is back", func() bool { return w.amount(1001) == 5+2 })
+}
+
 // Given a page that is open, when messages die and are replayed by somebody else, then it shows that without anybody
 // doing anything; and what has the focus is not taken away by it.
 func TestAnOpenPageChangesByItself(t *testing.T) {

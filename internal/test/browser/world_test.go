@@ -34,7 +34,7 @@ type world struct {
 
 const basePath = "/shop/rollbackd"
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, more ...string) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
 	exchange := w.broker.Name("stock")
@@ -52,6 +52,7 @@ func newWorld(t *testing.T) *world {
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
 		"ROLLBACKD_ADMIN_TOKENS_FILE=" + tokens,
 	}
+	env = append(env, more...)
 	require.Get(program.Run(t.Context(), program.Shared(t), env, "migrate"))(t)
 	handle := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{}))(t)
 	w.db = require.Get(handle.DB())(t)

@@ -267,8 +267,28 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("GET", "/acts", "", http.StatusOK, nil)
 	c.ask("GET", "/pause", "", http.StatusOK, nil)
 
-	// the cause is mended, and what was dead goes back to work, once
 	var act struct{ ID, State string }
+	c.ask("POST", "/runs/rehearse", `{"filter":{"all":true}}`, http.StatusCreated, &act, key, "r1")
+	var rehearsed struct {
+		State  string
+		Result struct {
+			Report struct {
+				Groups []struct {
+					Outcome string
+					Count   int
+				}
+			}
+		}
+	}
+	poll.Until(t, "the rehearsal is done", func() bool {
+		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &rehearsed)
+		return rehearsed.State == "done"
+	})
+	if all := rehearsed.Result.Report.Groups; len(all) != 1 || all[0].Outcome != "blamed" || all[0].Count != len(orders) {
+		t.Errorf("the rehearsal came to %+v", all)
+	}
+
+	// the cause is mended, and what was dead goes back to work, once
 	c.ask("POST", "/pause", `{"why":"nobody may act meanwhile"}`, http.StatusCreated, &act, key, "k1")
 	c.ask("POST", "/pause", `{"why":"another"}`, http.StatusConflict, nil, key, "k2")
 	c.ask("POST", "/pause", `{"why":"longer","seconds":7200,"instead":"`+act.ID+`"}`, http.StatusCreated, &act, key, "k3")
@@ -386,6 +406,25 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		c.ask("GET", "/outbox", "", http.StatusOK, &told)
 		return len(told.Items) == 0
 	})
+	b.Publish(exchange, "stock.rollback", stack.Message{MessageId: "text", Type: "stock.rollback", DeliveryMode: 2,
+		Body: []byte(`{"order_sn":7}`)})
+	poll.Until(t, "it is dead", func() bool {
+		var dead struct{ Items []struct{ Key string } }
+		c.ask("GET", "/letters?key=text", "", http.StatusOK, &dead)
+		return len(dead.Items) == 1
+	})
+	text := `{"tag":"stock.rollback","key":"text","body":"{\"order_sn\":\"7\"}","why":"it was a number"}`
+	c.ask("POST", "/letter/edit", text, http.StatusCreated, &act, key, "t1")
+	c.ask("POST", "/letter/edit", text, http.StatusUnprocessableEntity, nil, key, "t2")
+	var told struct {
+		Messages []struct {
+			From struct{ Key string } `json:"edited_from"`
+		}
+	}
+	c.ask("GET", "/message?key=text%2Fedited-1", "", http.StatusOK, &told)
+	if len(told.Messages) != 1 || told.Messages[0].From.Key != "text" {
+		t.Errorf("of the edited letter it is told %+v", told)
+	}
 	c.ask("GET", "/outbox/message?key=nobody", "", http.StatusNotFound, nil)
 
 	c.ask("GET", "/letter?key=nobody", "", http.StatusNotFound, nil)

@@ -222,7 +222,8 @@ var unshown = map[string]string{
 		"dedup.Campaign dedup.CheckSchema dedup.CheckSets dedup.Tables dedup.Cooling.* dedup.Field.In " +
 		"dedup.Identity.Compare dedup.Row.ReplayToken",
 	"commands, pages and API look at sets, rows and the queue": "deadletter.Fingerprint deadletter.Signature " +
-		"deadletter.Letters.CountSet deadletter.Letters.JudgeSet deadletter.Letters.Look deadletter.Letters.Missing " +
+		"deadletter.Letters.CountSet deadletter.Letters.AsSent deadletter.Letters.Original deadletter.SentAnew " +
+		"deadletter.WasSentAnew deadletter.Letters.JudgeSet deadletter.Letters.Look deadletter.Letters.Missing " +
 		"deadletter.Letters.Queued deadletter.Letters.Reasons deadletter.Letters.Remembers deadletter.Letters.Survey " +
 		"deadletter.Letters.Sweep deadletter.Letters.UnknownQueue stock.Negative stock.LockReservationsOf stock.Reservations",
 	"whoever writes a lock reads package locktest": "lock.Over lock.ReadHeld lock.ReadState",

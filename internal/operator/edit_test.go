@@ -1,0 +1,181 @@
+package operator_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+// edit is a letter with a body that the letters of a world do not have.
+func edit(key string) operator.EditRequest {
+	return operator.EditRequest{Tag: tag, Key: key, Body: `{"mended":true}`, Headers: map[string]any{"x-shop": "north"},
+		Why: "a quantity was a text"}
+}
+
+// puts are the messages that wait in the outbox.
+func (w *world) puts() []outbox.Row {
+	w.T.Helper()
+	all, _, err := (outbox.Rows{DB: w.Pool}).List(w.T.Context(), outbox.Filter{}, "", 100)
+	w.Must(err)
+	return all
+}
+
+// Given a dead letter and an outbox, when it is edited, and again under the same id and another one, then it has ended,
+// one message with a new key waits for its queue alone, the stories of both name the other, and the letter is swept.
+func TestAnEditedLetterEndsAndOneMessageIsSentInItsPlace(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	w.dead("shelf is locked", "k")
+	w.daemon()
+	const id = "0190aaaa-0000-7000-8000-000000000001"
+
+	a := require.Get(w.desk.Edit(t.Context(), anna, id, edit("k")))(t)
+	again := require.Get(w.desk.Edit(t.Context(), anna, id, edit("k")))(t)
+	_, err := w.desk.Edit(t.Context(), bert, "", edit("k"))
+
+	if a.ID != id || again.ID != id || a.State != operator.Done || !errors.Is(err, deadletter.ErrNoEdit) {
+		t.Errorf("the act %+v, again %s, by another %v", a, again.ID, err)
+	}
+	assert.Is(t, a.Subject(), "tag stock.rollback, key k, sent as tag stock.rollback, key k/edited-1", "the act is on")
+	put := w.puts()
+	if len(put) != 1 || put[0].Key != "k/edited-1" || put[0].Tag != tag || *put[0].Exchange != "" ||
+		*put[0].RoutingKey != w.Queue {
+		t.Fatalf("the outbox holds %+v", put)
+	}
+	whole := require.Get((outbox.Rows{DB: w.Pool}).Show(t.Context(), tag, "k/edited-1"))(t)
+	if string(whole[0].Body) != `{"mended":true}` || string(whole[0].Headers) != `{"x-shop":"north"}` {
+		t.Errorf("the new message: %s, headers %s", whole[0].Body, whole[0].Headers)
+	}
+	assert.Is(t, w.Row("k").Status, dedup.Discarded, "the letter's row")
+	was, _ := w.story("k")
+	is, _ := w.story("k/edited-1")
+	if was.SentAs == nil || was.SentAs.Key != "k/edited-1" || is.EditedFrom == nil || is.EditedFrom.Key != "k" ||
+		was.EditedFrom != nil || is.SentAs != nil || operator.ActIn(was.Story[len(was.Story)-1].By) != id {
+		t.Errorf("their stories: %+v\n%+v", was, is)
+	}
+	w.swept(id)
+	w.wantLetters(0)
+}
+
+// Given letters that cannot be edited, or an edit that may not be, when it is asked for, then it is refused with the
+// reason, and neither row nor outbox has changed.
+func TestAnEditThatMayNotBeSaysWhyAndChangesNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		given  func(w *world)
+		change func(r *operator.EditRequest)
+		says   string
+	}{
+		"there is no outbox": {func(w *world) { w.Exec("DROP TABLE rollbackd_outbox") }, nil, "migrate --outbox"},
+		"it is not dead":     {nil, func(r *operator.EditRequest) { r.Key = "never seen" }, "and not dead"},
+		"nothing is changed": {nil, func(r *operator.EditRequest) { r.Body, r.Headers = "{}", nil }, "replay it"},
+		"a header that no outbox carries": {nil, func(r *operator.EditRequest) { r.Headers["x-list"] = []any{1} },
+			`header "x-list"`},
+		"another key by its headers": {nil, func(r *operator.EditRequest) { r.Headers["x-message-key"] = "k" },
+			"ROLLBACKD_KEY_FROM"},
+		"a body of which the row keeps a part": {func(w *world) {
+			w.Exec("UPDATE consumer_log SET msg_body = 'x' WHERE msg_key = 'k'")
+		}, nil, "keeps only the first"},
+		"a key without room for another": {nil, func(r *operator.EditRequest) { r.Key = strings.Repeat("k", 250) },
+			"a new key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.outbox()
+			w.dead("shelf is locked", "k", strings.Repeat("k", 250))
+			if tc.given != nil {
+				tc.given(w)
+			}
+			r := edit("k")
+			if tc.change != nil {
+				tc.change(&r)
+			}
+			if _, err := w.desk.Edit(t.Context(), anna, "", r); !errors.Is(err, deadletter.ErrNoEdit) ||
+				!strings.Contains(err.Error(), tc.says) {
+				t.Errorf("it is refused with %v, want %q", err, tc.says)
+			}
+			if w.status(dedup.Dead) != 2 || w.Number("SELECT COUNT(*) FROM consumer_log_act") != 0 {
+				t.Error("something has changed")
+			}
+			if !strings.Contains(name, "no outbox") {
+				assert.Is(t, len(w.puts()), 0, "messages in the outbox")
+			}
+		})
+	}
+}
+
+// Given a dead letter, when many edit it at once while others replay and discard it, then it goes one way alone: the
+// edited message is put once if it was edited, and not at all otherwise.
+func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	edited := 0
+	for round := range 8 {
+		key := fmt.Sprintf("k-%d", round)
+		w.dead("shelf is locked", key)
+		w.MoveBack(time.Second)
+		var wg sync.WaitGroup
+		var once sync.Once
+		begin := make(chan struct{}) // of the replay: at once, or when the first edit has come back
+		if round%2 == 0 {
+			once.Do(func() { close(begin) })
+		}
+		for i := range 3 {
+			wg.Go(func() {
+				defer once.Do(func() { close(begin) })
+				r := edit(key)
+				r.Body = fmt.Sprintf(`{"by":%d}`, i)
+				if _, err := w.desk.Edit(t.Context(), anna, "", r); err != nil && !errors.Is(err, deadletter.ErrNoEdit) &&
+					!operator.Busy(err) {
+					t.Error(err)
+				}
+			})
+		}
+		row := w.Row(key)
+		wg.Go(func() {
+			<-begin
+			_, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{By: "bert",
+				Filter: "a test", Token: row.ReplayToken("replay/" + key)})
+			if err != nil && !errors.Is(err, dedup.ErrLost) && !errors.Is(err, dedup.ErrStale) {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		sent := w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE '" + key + "/edited-%'")
+		switch status := w.Row(key).Status; {
+		case status == dedup.Discarded && sent == 1:
+			edited++
+		case status == dedup.Failed && sent == 0:
+		default:
+			t.Errorf("%s is %v, and %d are sent in its place", key, status, sent)
+		}
+	}
+	if t.Logf("%d of 8 were edited, the others replayed", edited); edited == 0 {
+		t.Error("none was edited: nothing was tried")
+	}
+}
+
+// Given letters with headers that an outbox carries and others, when one is read to be edited, then it has those of its
+// producer, and those that would be lost are named.
+func TestWhatIsEditedHasTheHeadersOfItsProducer(t *testing.T) {
+	w := newWorld(t)
+	w.dead("shelf is locked", "k")
+	w.Exec(`UPDATE consumer_log SET properties = JSON_SET(CONVERT(properties USING utf8mb4), '$.headers', JSON_OBJECT(` +
+		`'x-shop', 'north', 'x-count', JSON_OBJECT('$int64', '3'), 'x-message-key', 'k', 'x-rollbackd-error', 'shelf', ` +
+		`'x-list', JSON_ARRAY('a')))`)
+	got := require.Get(w.desk.Editable(t.Context(), operator.MessageName{Tag: tag, Key: "k"}))(t)
+	text := require.Get(json.Marshal(got.Headers))(t)
+	if string(text) != `{"x-count":3,"x-shop":"north"}` || len(got.Lost) != 1 || got.Lost[0] != "x-list" {
+		t.Errorf("headers %s, lost %v; properties %s", text, got.Lost, w.Row("k").Properties)
+	}
+}
