@@ -38,7 +38,7 @@ func (l *Log) ClaimAll(ctx context.Context, all []Claiming, owner string) (claim
 		}
 		c.to.Attempts++
 		c.to.Owner = owner
-		c.entry, c.silent = a.Entry, a.From.PutOff()
+		c.entry, c.silent = a.Entry, a.From.Status == Absent || a.From.PutOff()
 		if a.From.Status == Absent && a.Entry.Came != "" {
 			c.remark = set(a.Entry.Came)
 		}
@@ -82,7 +82,7 @@ func (l *Log) MarkAll(ctx context.Context, claims []Claim) (errs []error) {
 func (l *Log) succeeding(claim Claim) (*change, error) {
 	c, err := l.begin(actionSuccess, claim.Row())
 	if err == nil {
-		c.dropBody = true
+		c.dropBody, c.silent = true, true
 	}
 	return c, err
 }

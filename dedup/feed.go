@@ -4,11 +4,43 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 )
 
-// Events reads the story of one identity, oldest first.
+// Events reads the story of one identity, oldest first. Two of its steps, which most messages have that are claimed,
+// leave no event, because the row tells of them: the claim that made it, and its success.
 func (l *Log) Events(ctx context.Context, k Identity) ([]Event, error) {
-	return l.steps(ctx, fmt.Sprint("the events of ", k), sqlOf(keyIs+" ORDER BY id", keyArgs(k)...))
+	events, err := l.steps(ctx, fmt.Sprint("the events of ", k), sqlOf(keyIs+" ORDER BY id", keyArgs(k)...))
+	if err != nil {
+		return nil, err
+	}
+	rows, err := l.LookUp(ctx, []Identity{k})
+	return withTold(rows[k], events), err
+}
+
+// withTold adds to the events of a row what the row tells.
+func withTold(r Row, events []Event) []Event {
+	if r.Owner == "" || r.TakenOver() { // nobody claimed it
+		return events
+	}
+	made := Event{Identity: r.Identity, At: r.CreatedAt, From: Absent, To: Processing, Attempt: 1}
+	switch {
+	case len(events) == 0:
+		made.Owner = r.Owner
+		events = []Event{made}
+	case events[0].From == Processing:
+		events = slices.Insert(events, 0, made)
+	}
+	last := events[len(events)-1]
+	if r.Status != Success || last.To == Success {
+		return events
+	}
+	done := Event{Identity: r.Identity, At: r.At, Age: r.Age, From: Processing, To: Success, Attempt: r.Attempts,
+		Replays: r.Replays, Owner: r.Owner}
+	if last.Owner == r.Owner { // no claim since
+		done.From = last.To
+	}
+	return append(events, done)
 }
 
 // EventFeed reads the steps of all identities after an id, in the order of their ids, limit at most.

@@ -139,7 +139,7 @@ func (c Claim) version() Version { return Version{Processing, c.Attempts, c.Repl
 
 // Event is one step of an identity's story. The fast path writes none.
 type Event struct {
-	ID int64 // grows with every step that is written; steps may become visible in another order
+	ID int64 // grows with every step that is written, 0 of one that is not; steps may become visible in another order
 	Identity
 	At       time.Time     // by the database's clock
 	Age      time.Duration // by the same; as in Row

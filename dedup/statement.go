@@ -105,7 +105,7 @@ type change struct {
 	asMade bool // the row's time is that of its making
 
 	by, why string // for the event
-	silent  bool   // no event: the story says it already
+	silent  bool   // no event: the row tells, or the story does already
 
 	also *change // made in the same transaction, if nobody has made it yet
 }

@@ -375,7 +375,11 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 			continue
 		}
 		moved[fmt.Sprint(tr.action, tr.shown.Status)]++
-		if tr.action == actionInsert || tr.action == actionTakeDone && tr.real.Status == Absent {
+		if tr.action == actionInsert || tr.action == actionSuccess || tr.real.Status == Absent &&
+			(tr.action == actionTakeDone || tr.action == actionClaim) { // the row tells
+			if n := len(told[tr.key]); n != 0 {
+				t.Errorf("%s: %d events, want none", tr.name, n)
+			}
 			continue
 		}
 		events := told[tr.key]
