@@ -27,12 +27,16 @@ const (
 	settleEvery = 50 * time.Millisecond
 )
 
-// 4. attemptFresh attempts what has no row: rows and effects in one transaction for as many as possible.
+// 4. attemptFresh attempts what has no row, then what has one that was reopened and not tried since: rows and effects
+// in one transaction for as many as possible.
 func (w *worker) attemptFresh(ctx context.Context, b *batch) error {
 	if w.c.service != nil {
 		return w.attemptAll(ctx, b, &b.fresh, way{fresh: true, claimed: true, most: claimAtOnce})
 	}
-	return w.attemptAll(ctx, b, &b.fresh, way{fresh: true, most: len(b.fresh)})
+	if err := w.attemptAll(ctx, b, &b.fresh, way{fresh: true, most: len(b.fresh)}); err != nil {
+		return err
+	}
+	return w.attemptAll(ctx, b, &b.opened, way{most: len(b.opened)})
 }
 
 // 6. attemptFailed attempts what failed before, and is nobody's danger, in groups.
@@ -413,13 +417,16 @@ func (t *attempt) rows() marker {
 	if t.claimed {
 		return marker{records: t.c.records, claims: eachOf(t.items, (*item).claimed)}
 	}
+	if !t.fresh {
+		return marker{records: t.c.records, opened: eachOf(t.items, func(it *item) dedup.Row { return it.row })}
+	}
 	return marker{records: t.c.records, entries: eachOf(t.items, (*item).entry)}
 }
 
-// lookForRows is what was said, of an insert that met a row or of a COMMIT without an answer, when a row of the group
-// is there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises
-// 1062): that is trouble, because who gives up then must not look for rows again. A lost answer is remembered, because
-// the COMMIT may still be decided.
+// lookForRows is what was said, of rows that are not as they were read or of a COMMIT without an answer, when there is
+// such a row in the group to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger
+// that raises 1062): that is trouble, because who gives up then must not look for rows again. A lost answer is
+// remembered, because the COMMIT may still be decided.
 func (t *attempt) lookForRows(ctx context.Context, said decide.Told) (decide.Told, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
@@ -427,8 +434,8 @@ func (t *attempt) lookForRows(ctx context.Context, said decide.Told) (decide.Tol
 	if err != nil {
 		return said, err
 	}
-	for _, row := range rows {
-		if row.Status != dedup.Absent {
+	for _, it := range t.items {
+		if !it.standsAs(rows[it.id.Identity]) {
 			if t.unknown {
 				said.End = decide.Unsure
 			}
@@ -436,7 +443,7 @@ func (t *attempt) lookForRows(ctx context.Context, said decide.Told) (decide.Tol
 		}
 	}
 	said = notCommitted(said.Err)
-	said.Err = fmt.Errorf("no row of the batch is there: %v", said.Err) //nolint:errorlint // it is none any more
+	said.Err = fmt.Errorf("no row of the batch has changed: %v", said.Err) //nolint:errorlint // it is none any more
 	return said, nil
 }
 

@@ -110,7 +110,8 @@ type batch struct {
 	all     []*item                  // in order of delivery
 	leaders map[dedup.Identity]*item // the first of each identity in this pass
 	open    []*item                  // leaders that are not yet settled and not waiting below
-	fresh   []*item                  // to share a transaction
+	fresh   []*item                  // without a row, to share a transaction
+	opened  []*item                  // likewise, reopened and not tried since
 	groups  []group                  // of the step that attempts: those that wait for their turn, the next one last
 	blamed  []blamed                 // by the handler, in the fast path: their attempt is to be recorded
 	again   []*item                  // failed before: to be claimed and attempted together

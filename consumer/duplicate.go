@@ -53,12 +53,26 @@ func (w *worker) lookUp(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// route sends an item the way its row asks for.
-func (w *worker) route(b *batch, it *item) {
+// verdict is what an item's row asks for.
+func (w *worker) verdict(it *item) decide.Verdict {
 	v := decide.OfRow(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
 	if v.Works() && w.c.holding.has(it.id.Identity) {
-		v = decide.ComeBack // a letter of it waits for room, in this process: one is enough
+		return decide.ComeBack // a letter of it waits for room, in this process: one is enough
 	}
+	if v == decide.RunReopened && w.c.service != nil {
+		return decide.RunAgain // calls are claimed before
+	}
+	return v
+}
+
+// standsAs reports whether a row is as it was when it was looked up for the fast path.
+func (it *item) standsAs(row dedup.Row) bool {
+	return row.Version == it.row.Version && (row.Status == dedup.Absent || row.Due && !row.Condemned())
+}
+
+// route sends an item the way its row asks for.
+func (w *worker) route(b *batch, it *item) {
+	v := w.verdict(it)
 	if it.lock.hold == lock.HeldByOther && v.Works() { // a row may say more than a lock: only work waits for the lock
 		if b.pass == 0 {
 			b.later = append(b.later, it)
@@ -69,6 +83,9 @@ func (w *worker) route(b *batch, it *item) {
 	switch v {
 	case decide.RunFresh:
 		b.fresh = append(b.fresh, it)
+	case decide.RunReopened:
+		it.msg.Replays = it.row.Replays
+		b.opened = append(b.opened, it)
 	case decide.SkipDone:
 		it.ack(Duplicate)
 	case decide.SkipDead:
@@ -91,15 +108,17 @@ func (w *worker) route(b *batch, it *item) {
 	}
 }
 
-// lookAgain reads a group's rows after our insert met another's, or after a COMMIT whose answer was lost: never assume.
-// What has a row goes its row's way; the rest is returned to be tried anew.
+// lookAgain reads a group's rows after one was not as it was read, or after a COMMIT whose answer was lost: never
+// assume. What has a row, or another one, goes its row's way; the rest is returned to be tried anew.
 func (w *worker) lookAgain(ctx context.Context, b *batch, group []*item, unknown bool) ([]*item, error) {
 	rows, err := w.rowsOf(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	done := 0
-	for _, it := range group {
+	was := make([]dedup.Status, len(group))
+	for i, it := range group {
+		was[i] = it.row.Status
 		if it.row = rows[it.id.Identity]; it.row.Status == dedup.Success && !differs(it) {
 			done++
 		}
@@ -112,12 +131,17 @@ func (w *worker) lookAgain(ctx context.Context, b *batch, group []*item, unknown
 		return nil, nil
 	}
 	var rest []*item
-	for _, it := range group {
+	for i, it := range group {
 		switch {
+		case it.row.Status == dedup.Absent && was[i] != dedup.Absent: // it is gone
+			w.leaseLost(it)
 		case it.row.Status == dedup.Absent:
 			rest = append(rest, it)
 		case differs(it):
 			w.conflict(b, it)
+		case was[i] == dedup.Failed && w.verdict(it) == decide.RunReopened:
+			it.msg.Replays = it.row.Replays
+			rest = append(rest, it)
 		default:
 			w.route(b, it)
 		}

@@ -29,11 +29,12 @@ type effects struct {
 // errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
 var errHandlerTimeout = errors.New("handler timeout")
 
-// marker writes the rows of messages in the transaction of their effect: success of all who have no row, before it; or
-// of all who are claimed and not blamed, behind it, while the rows are held.
+// marker writes the rows of messages in the transaction of their effect: success of all who have no row, or one that
+// was reopened, before it; or of all who are claimed and not blamed, behind it, while the rows are held.
 type marker struct {
 	records *dedup.Log
 	entries []dedup.Entry
+	opened  []dedup.Row   // instead: rows that were reopened and not tried since
 	claims  []dedup.Claim // instead
 }
 
@@ -43,6 +44,9 @@ func (m marker) one() bool { return len(m.claims) == 1 }
 func (m marker) mark(ctx context.Context, tx dedup.Execer) error {
 	if m.claims != nil {
 		return m.records.Hold(ctx, tx, m.claims)
+	}
+	if m.opened != nil {
+		return m.records.ApplyAll(ctx, tx, m.opened)
 	}
 	return m.records.InsertSuccess(ctx, tx, m.entries)
 }
@@ -188,9 +192,9 @@ func (e *effects) effect(
 		switch {
 		case asked != nil:
 			return nil, fmt.Errorf("undo what was written before %v: %w", err, asked) //nolint:errorlint // trouble, not blame
-		case appliedOthers(err) && !m.one() && len(blamed) < len(msgs):
+		case appliedOthers(err) && !m.one() && m.opened == nil && len(blamed) < len(msgs):
 			return blamed, m.unmark(bounded, guard, now)
-		case m.one(), 2*len(blamed) > len(msgs), time.Since(began) > e.cfg.HandlerTimeout/3:
+		case m.one(), m.opened != nil, 2*len(blamed) > len(msgs), time.Since(began) > e.cfg.HandlerTimeout/3:
 			return nil, blameAll(blamed)
 		}
 		if err := m.unmark(bounded, guard, now); err != nil {

@@ -64,7 +64,7 @@ func (w *worker) counting(some []blamed) transition {
 		if cause := f.cause.Error(); f.it.claim != nil {
 			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: cause, After: w.ownDelay(f)})
 		} else {
-			fresh = append(fresh, dedup.Blamed{Entry: f.it.fullEntry(), Cause: cause, After: w.ownDelay(f)})
+			fresh = append(fresh, dedup.Blamed{From: f.it.row, Entry: f.it.fullEntry(), Cause: cause, After: w.ownDelay(f)})
 		}
 	}
 	owner := w.owner()

@@ -216,7 +216,8 @@ func (w *worker) publish(ctx context.Context, items []*item) (unknown []*item, t
 // back later to see what became of it: moved reports that there is such a copy to publish.
 func (w *worker) condemn(ctx context.Context, items []*item) (moved bool, err error) {
 	waiting := pick(items, func(it *item) bool {
-		refused := !it.copy.tried.IsZero() && it.row.Status != dedup.Failed
+		hasReason := it.row.Status == dedup.Failed && (w.backstop || it.row.Attempts > 0 || it.row.Condemned())
+		refused := !it.copy.tried.IsZero() && !hasReason
 		return it.by == byDeadLetter && it.stage < stagePublished && (refused || it.claimedLetter())
 	})
 	lost, err := moveRows(ctx, w, waiting, func(some []*item) transition {

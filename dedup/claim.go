@@ -63,12 +63,37 @@ func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim
 // drop body and properties. ErrLost: a lease was over and somebody else has its row, and nothing is known of any of
 // them. Whatever the error, roll the transaction back.
 func (l *Log) SuccessAll(ctx context.Context, tx Execer, claims []Claim) error {
-	changes, err := changesOf(claims, l.succeeding)
+	return succeedAll(ctx, l, tx, claims, l.succeeding)
+}
+
+// ApplyAll is InsertSuccess for messages that have a row: one that is failed and due, with attempts left and without
+// MarkAlone, as LookUp gave it, and that nobody claims. That is an attempt. The database checks it again. ErrLost:
+// somebody has moved one of the rows. Whatever the error, roll the transaction back.
+func (l *Log) ApplyAll(ctx context.Context, tx Execer, from []Row) error {
+	if l.memory != nil {
+		l.memory.begin()
+	}
+	return succeedAll(ctx, l, tx, from, func(from Row) (*change, error) {
+		var none error
+		if from.Status == Absent {
+			none = fmt.Errorf("%w: it has no row", ErrTransition)
+		}
+		c, err := l.begin(actionInsert, from, none)
+		if err == nil {
+			c.to.Attempts++
+			c.dropBody, c.silent = true, true
+		}
+		return c, err
+	})
+}
+
+func succeedAll[T any](ctx context.Context, l *Log, tx Execer, all []T, begin func(T) (*change, error)) error {
+	changes, err := changesOf(all, begin)
 	if err != nil {
 		return err
 	}
 	if err := l.applyAll(ctx, tx, changes); err != nil {
-		return fmt.Errorf("success of %d claims from %v: %w", len(claims), changes[0].key, err)
+		return fmt.Errorf("success of %d rows from %v: %w", len(all), changes[0].key, err)
 	}
 	return nil
 }
@@ -143,20 +168,28 @@ func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []er
 
 // Blamed is what BlameAll takes.
 type Blamed struct {
+	From  Row // failed, due, and it knows its message; zero: the identity has no row
 	Entry Entry
 	Cause string
 	After time.Duration // as in Failure
 }
 
-// BlameAll records the first attempt of messages without a row, whose handler said in a transaction with others, and in
-// time, that they failed: no claim counted that attempt. Their rows are failed, with one attempt, and due after its
-// delay. The owner, 1 to MaxOwner bytes, is unlike that of every other call. ErrLost: there is a row by now, and
-// nothing is counted.
+// BlameAll records an attempt that no claim counted, of messages whose handler said in a transaction with others, and
+// in time, that they failed. Their rows are failed, with one attempt more, and due after its delay. The owner, 1 to
+// MaxOwner bytes, is unlike that of every other call. ErrLost: there is a row by now, or it was moved, and nothing is
+// counted.
 func (l *Log) BlameAll(ctx context.Context, all []Blamed, owner string) (rows []Row, errs []error) {
 	return moveAll(ctx, l, all, func(b Blamed) (*change, error) {
-		c, err := l.begin(actionBlame, absent(b.Entry.Identity), validateOwner(owner))
+		if b.From.Identity == (Identity{}) {
+			b.From = absent(b.Entry.Identity)
+		}
+		c, err := l.begin(actionBlame, b.From, validateOwner(owner))
 		if err == nil {
-			c.to.Attempts, c.to.Owner, c.entry = 1, owner, &b.Entry
+			c.to.Attempts++
+			c.to.Owner = owner
+			if b.From.Status == Absent {
+				c.entry = &b.Entry
+			}
 			c.say(b.Cause)
 			c.after(b.After)
 		}

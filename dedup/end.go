@@ -50,17 +50,17 @@ type Condemnation struct {
 	Owner  string
 }
 
-// CondemnAll writes down that identities are to be dead, while their letters cannot be published: absent ones, or
-// claimed ones by the rows of their own claims (Claim.Row). The row is failed, keeps reason, cause and entry, and gets
-// no further attempt, whoever comes; it waits for Dead. The owner, 1 to MaxOwner bytes and unlike every other, tells
-// whose work the row of an absent identity is; a claimed one keeps its claim's.
+// CondemnAll writes down that identities are to be dead, while their letters cannot be published: absent or failed
+// ones, or claimed ones by the rows of their own claims (Claim.Row). The row is failed, keeps reason, cause and entry,
+// and gets no further attempt, whoever comes; it waits for Dead. The owner, 1 to MaxOwner bytes and unlike every other,
+// tells whose work the row is; a claimed one keeps its claim's.
 func (l *Log) CondemnAll(ctx context.Context, all []Condemnation) (rows []Row, errs []error) {
 	return moveAll(ctx, l, all, func(a Condemnation) (*change, error) {
 		c, err := l.begin(actionCondemn, a.From, validateReason(a.Reason), validateOwner(a.Owner))
 		if err != nil {
 			return nil, err
 		}
-		if a.From.Status == Absent {
+		if a.From.Status != Processing {
 			c.to.Owner = a.Owner
 		}
 		c.entry, c.reason = &a.Entry, set(a.Reason)

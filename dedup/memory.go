@@ -137,13 +137,12 @@ func (l *Log) allows(c *change, r Row) bool {
 	if c.from.Status != Processing && !has(guardTaken) {
 		is.Owner = c.from.Owner
 	}
-	joins := c.step.Action == actionClaim && c.from.Status == Failed && !strings.HasSuffix(c.to.Owner, MarkAlone)
 	return is == c.from &&
 		!(has(guardExpired) && r.Age < l.o.Lease) &&
 		!(has(guardDue) && l.untilDue(r) > 0) &&
 		!(has(guardLeft) && (r.Attempts >= l.o.MaxAttempts || r.Condemned())) &&
 		!(has(guardSpent) && r.Attempts < l.o.MaxAttempts) &&
-		!(joins && strings.HasSuffix(r.Owner, MarkAlone))
+		!(c.besideOthers() && strings.HasSuffix(r.Owner, MarkAlone))
 }
 
 // leave makes of a row, as it is, what the change leaves of it.

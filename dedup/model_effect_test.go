@@ -12,9 +12,13 @@ func (w *worker) begin(m *model) {
 	if err != nil {
 		m.rt.Fatal(err)
 	}
-	if w.at == atFast {
+	switch {
+	case w.at == atFast && w.row.Status == Failed:
+		m.count("fast path of a row")
+		err = m.log.ApplyAll(m.t.Context(), tx, []Row{w.row})
+	case w.at == atFast:
 		err = m.log.InsertSuccess(m.t.Context(), tx, []Entry{w.id.entry})
-	} else {
+	default:
 		w.id.ending[w.claim.Owner] = true
 		err = w.succeed(m, tx)
 	}

@@ -21,7 +21,7 @@ func (w *worker) choosePartner(m *model) {
 	like := w.claim.version()
 	switch w.at {
 	case atBlame:
-		like = Version{Status: Absent}
+		like = w.row.Version
 	case atClaim:
 		if like = w.row.Version; w.row.Status != Failed || len(w.row.BodyHash) == 0 {
 			return
@@ -67,16 +67,16 @@ func (w *worker) claims() []Claim {
 // own is the error of the worker's own change. One of the other row says what the transaction came to, or that nobody
 // was allowed to make it (the worker did not heed the maximum): never that somebody else moved it.
 func (w *worker) own(m *model, errs []error) error {
-	if len(errs) > 1 && errors.Is(errs[1], ErrLost) && (w.at != atClaim || w.beside.Attempts < m.max) {
+	if len(errs) > 1 && errors.Is(errs[1], ErrLost) && (w.at != atClaim && w.at != atBlame || w.beside.Attempts < m.max) {
 		m.violated("G", "%s was hindered by another one: %v", w.beside.Key, errs[1])
 	}
 	return errs[0]
 }
 
 func (w *worker) blame(m *model) (Row, error) {
-	all := []Blamed{{Entry: w.id.entry, Cause: "failed"}}
+	all := []Blamed{{From: w.row, Entry: w.id.entry, Cause: "failed"}}
 	if w.beside != nil {
-		all = append(all, Blamed{Entry: entryOf(w.beside.Identity), Cause: "failed too"})
+		all = append(all, Blamed{From: *w.beside, Entry: entryOf(w.beside.Identity), Cause: "failed too"})
 	}
 	rows, errs := m.log.BlameAll(m.t.Context(), all, w.owner)
 	return rows[0], w.own(m, errs)

@@ -94,7 +94,7 @@ func (w *worker) act(m *model) {
 		if m.maybe("letter refused", 3) { // and its lane goes on with others
 			w.at = atHeld
 			m.stalled[w.who] = m.choose("held", "for a while", "tried at once") == "for a while"
-			if w.row.Status != Failed {
+			if w.row.Status != Failed || w.row.Attempts < m.max && !w.row.Condemned() {
 				w.at = atCondemn
 			}
 			return
@@ -158,6 +158,8 @@ func (w *worker) look(m *model) {
 		w.at = atLetter
 	case w.row.Status == Failed && !w.row.Due && !m.maybe("delay not heeded", 4):
 		w.at = atBack
+	case w.row.Status == Failed:
+		w.at = stage(m.choose("failed before", string(atClaim), string(atFast)))
 	default:
 		w.at = atClaim
 	}
@@ -256,7 +258,7 @@ func (w *worker) moved(m *model, at stage, row Row) {
 		w.at = atAttempt
 	case atBlame, atFail:
 		if at == atBlame {
-			w.id.runs(0, w.owner)
+			w.id.runs(row.Replays, w.owner)
 		}
 		w.row, w.at = row, atBack
 		if row.Attempts >= m.max {

@@ -230,10 +230,11 @@ func (m *model) judge(id *identity, prev, next Version, did stage) {
 		!id.ending[prev.Owner] {
 		m.violated("B", "%s: %v became %v, and its owner did nothing", id.Key, prev, next)
 	}
-	if due := m.due(prev.Attempts); prev.Status == Failed && next.Status == Processing && id.age < due && !id.early {
+	tried := next.Status == Processing || next.Status == Success || next.Status == Failed && next.Attempts > prev.Attempts
+	if due := m.due(prev.Attempts); prev.Status == Failed && tried && id.age < due && !id.early {
 		m.violated("B", "%s: %v became %v %v after its failure, due after %v", id.Key, prev, next, id.age, due)
 	}
-	if id.doomed && (next.Status == Processing || next.Status == Failed && !reopened) {
+	if id.doomed && (tried || next.Status == Failed && !reopened && did != atCondemn) {
 		m.violated("P", "%s: %v failed for good and became %v", id.Key, prev, next)
 	}
 	givenBack := prev.Status == Processing && next.Status == Failed && !reopened && next.Attempts == prev.Attempts-1

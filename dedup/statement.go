@@ -227,6 +227,16 @@ const age = "ABS(TIMESTAMPDIFF(MICROSECOND, consumer_timestamp, UTC_TIMESTAMP(6)
 // waits is true of a failed row that is not due, as untilDue has it.
 const waits = "COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) BETWEEN 1 AND ?, " + age + " < ?)"
 
+// besideOthers reports whether a failed row is taken up, or its failure written down, as if its message ran beside
+// others: not when it has been marked since it was read.
+func (c *change) besideOthers() bool {
+	switch c.step.Action {
+	case actionInsert, actionBlame, actionClaim, actionCondemn:
+		return c.from.Status == Failed && !strings.HasSuffix(c.to.Owner, MarkAlone)
+	}
+	return false
+}
+
 // guard writes what must be true of a row besides its key.
 func (l *Log) guard(s *statement, c *change) {
 	s.add(" AND consumer_status = ?", int(c.from.Status))
@@ -250,7 +260,7 @@ func (l *Log) guard(s *statement, c *change) {
 	if c.step.Guard&guardSpent != 0 {
 		s.add(" AND consumer_times >= ?", l.o.MaxAttempts)
 	}
-	if c.step.Action == actionClaim && c.from.Status == Failed && !strings.HasSuffix(c.to.Owner, MarkAlone) {
+	if c.besideOthers() {
 		s.add(" AND (owner IS NULL OR RIGHT(owner, ?) <> ?)", len(MarkAlone), MarkAlone) // it was read before it was marked
 	}
 }

@@ -89,8 +89,10 @@ type transition struct {
 // be left.
 var transitions = []transition{
 	{actionInsert, Absent, Success, 0, "in the effect's transaction, attempts 1"},
+	{actionInsert, Failed, Success, guardDue | guardLeft, "in the effect's transaction, attempts+1"},
 
 	{actionBlame, Absent, Failed, 0, "by the handler in the fast path, attempts 1"},
+	{actionBlame, Failed, Failed, guardDue | guardLeft, "by the handler in the fast path, attempts+1"},
 	{actionClaim, Absent, Processing, 0, "attempts 1"},
 	{actionClaim, Processing, Processing, guardExpired | guardLeft, "attempts+1"},
 	{actionClaim, Failed, Processing, guardDue | guardLeft, "attempts+1"},
@@ -103,6 +105,7 @@ var transitions = []transition{
 
 	{actionCondemn, Absent, Failed, 0, "letter refused for now, reason kept, no attempt left"},
 	{actionCondemn, Processing, Failed, guardOwner, "letter refused for now, reason kept, no attempt left"},
+	{actionCondemn, Failed, Failed, 0, "letter refused for now, reason kept, no attempt left"},
 
 	{actionDead, Absent, Dead, 0, "letter confirmed"},
 	{actionDead, Processing, Dead, guardOwner, "letter confirmed"},

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -61,7 +62,7 @@ func trials() (all []trial) {
 			{action: actionDead, own: true}, {action: actionTakeDone}, {action: actionTakeOpen},
 		} {
 			unseen := a.action == actionInsert || a.action == actionBlame
-			if a.own && shown.Status != Processing || unseen && shown.Status != Absent {
+			if a.own && shown.Status != Processing || unseen && shown.Status != Absent && shown.Status != Failed {
 				continue // the API cannot express it
 			}
 			stored, shown := stored, shown
@@ -146,7 +147,7 @@ func (tr trial) wants() (after Version, err error) {
 	}
 	due := []time.Duration{0, testDelay, 2 * testDelay, 2 * testDelay}[tr.real.Attempts]
 	switch {
-	case !same && tr.action == actionInsert:
+	case !same && tr.action == actionInsert && tr.shown.Status == Absent:
 		return refuse(ErrExists)
 	case !same,
 		arrow.Guard&guardExpired != 0 && tr.age.Abs() < testLease,
@@ -166,9 +167,12 @@ func (tr trial) after() Version {
 	}
 	switch tr.action {
 	case actionInsert:
-		return Version{Success, 1, 0, ""}
+		if tr.shown.Status == Absent {
+			return Version{Success, 1, 0, ""}
+		}
+		return Version{Success, was.Attempts + 1, was.Replays, was.Owner}
 	case actionBlame:
-		return Version{Failed, 1, 0, "new token"}
+		return Version{Failed, was.Attempts + 1, was.Replays, "new token"}
 	case actionClaim:
 		return Version{Processing, was.Attempts + 1, was.Replays, "new owner"}
 	case actionSuccess:
@@ -182,6 +186,9 @@ func (tr trial) after() Version {
 	case actionCondemn:
 		if tr.shown.Status == Absent {
 			return Version{Failed, 0, 0, "new token"}
+		}
+		if tr.shown.Status == Failed {
+			return Version{Failed, was.Attempts, was.Replays, "new token"}
 		}
 		return Version{Failed, was.Attempts, was.Replays, was.Owner}
 	case actionDead:
@@ -203,7 +210,10 @@ func (tr trial) run(ctx context.Context, w *world) (err error) {
 	from, e := Row{Identity: tr.key, Version: tr.shown}, entryOf(tr.key)
 	switch tr.action {
 	case actionInsert:
-		err = w.insertSuccess(e)
+		if tr.shown.Status == Absent {
+			return w.insertSuccess(e)
+		}
+		err = w.inTx(func(tx *sql.Tx) error { return w.log.ApplyAll(ctx, tx, []Row{from}) })
 	case actionSuccess:
 		err = w.success(tr.claim())
 	case actionForgive:
@@ -315,7 +325,7 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 			row = tr.claim().Row()
 		}
 		claims, failures = append(claims, tr.claim()), append(failures, Failure{Claim: tr.claim(), Cause: "cause"})
-		blamed, claiming = append(blamed, Blamed{Entry: e, Cause: "cause"}), append(claiming, Claiming{row, &e})
+		blamed, claiming = append(blamed, Blamed{From: row, Entry: e, Cause: "cause"}), append(claiming, Claiming{row, &e})
 		if row.Status == Failed { // it knows its message
 			claiming[len(claiming)-1].Entry = nil
 		}

@@ -186,20 +186,37 @@ inline look(x) {
      :: s[x]==0 && !live[x] && t[x]>=MAX && !TAKEN_BACK(x) -> W(x)=EXH
      :: s[x]==2 && (t[x]>=MAX || DOOMED(x)) -> W(x)=DEAD
      :: s[x]==2 && t[x]<MAX && !DOOMED(x) && due[x] -> if :: mk[x]==2 -> W(x)=SINGLE; AL(x)=1 :: else -> W(x)=GROUP fi
+     :: s[x]==2 && t[x]==0 && !DOOMED(x) && due[x] && mk[x]!=2 -> W(x)=FRESH     /* reopened, and not tried since */
      :: s[x]==2 && t[x]<MAX && !DOOMED(x) && !due[x] -> W(x)=BACK; DONE(x)
      fi
   :: else
   fi
 }
 
-inline inserted(x) { if :: W(x)==FRESH -> rl[x]=w+1; lk[w]=lk[w]|BIT(x) :: else fi }
+/* The fast path needs no row, or the row in 2 that was read, with no attempt. */
+#ifdef M_AGAIN_BLIND              /* it compares nothing of a row */
+#define UNTRIED(x) (st[x]==NONE || s[x]==2)
+#else
+#define UNTRIED(x) (st[x]==NONE && s[x]==NONE || s[x]==2 && SEEN(x) && !DOOMED(x) && mk[x]!=2)
+#endif
+inline inserted(x) {
+  if
+  :: W(x)==FRESH ->
+     assert(s[x]!=2 || due[x]) /* B */;
+#ifdef PERM
+     assert(!found[x]) /* P */;
+#endif
+     rl[x]=w+1; lk[w]=lk[w]|BIT(x)
+  :: else
+  fi
+}
 
 /* What the handler says of an item of the fast path whose transaction is committed. */
 inline fastend(x) {
   if
   :: W(x)==FRESH ->
      if
-     :: true -> setrow(x,1,1,0,0); effect(x); W(x)=ACK; DONE(x)
+     :: true -> setrow(x,1,t[x]+1,r[x],0); effect(x); W(x)=ACK; DONE(x)
 #ifndef M_BLAME_EARLY
      :: true -> W(x)=BLAMED
 #endif
@@ -227,21 +244,22 @@ inline fastlost(x) {              /* the COMMIT had no answer: the blame holds, 
 }
 inline halve(x) { if :: W(x)==FRESH -> if :: true -> W(x)=SINGLE :: W(1-(x))!=FRESH || (x)==1 -> skip fi :: else fi }
 
+#define OURS(x) (O(x)!=0 && VERSION(x,2,t[x]+1,r[x]) && own[x]==O(x))
 inline recordblame(x) {
   if
   :: W(x)==BLAMED ->
      token(x);
      if
-     :: VERSION(x,2,1,0) && own[x]==O(x) -> s[x]=2; t[x]=1; r[x]=0; W(x)=(MAX<=1 -> DEAD : BACK)   /* ours */
-     :: st[x]==NONE -> setrow(x,2,1,0,O(x)); att[x]=1; s[x]=2; t[x]=1; r[x]=0; W(x)=(MAX<=1 -> DEAD : BACK)
+     :: OURS(x) -> s[x]=2; t[x]=t[x]+1; W(x)=(MAX<=1 -> DEAD : BACK)
+     :: !OURS(x) && UNTRIED(x) -> setrow(x,2,t[x]+1,r[x],O(x)); att[x]++; s[x]=2; t[x]=t[x]+1; W(x)=(MAX<=1 -> DEAD : BACK)
 #if defined(M_BLAMED_OVER)        /* an insert that overwrites what it meets */
-     :: st[x]!=NONE && !(VERSION(x,2,1,0) && own[x]==O(x)) ->
+     :: !UNTRIED(x) && !OURS(x) ->
         setrow(x,2,1,0,O(x)); att[x]=1; s[x]=2; t[x]=1; r[x]=0; W(x)=(MAX<=1 -> DEAD : BACK)
 #elif defined(M_BLAMED_COUNTS)    /* an insert that counts one more on the failed row that it meets */
-     :: st[x]==2 && !(VERSION(x,2,1,0) && own[x]==O(x)) -> times[x]++; W(x)=LOOK
-     :: st[x]!=NONE && st[x]!=2 -> W(x)=LOOK
+     :: st[x]==2 && !UNTRIED(x) && !OURS(x) -> times[x]++; W(x)=LOOK
+     :: st[x]!=2 && !UNTRIED(x) -> W(x)=LOOK
 #else
-     :: st[x]!=NONE && !(VERSION(x,2,1,0) && own[x]==O(x)) -> W(x)=LOOK    /* 1062: count nothing, go the row's way */
+     :: !UNTRIED(x) && !OURS(x) -> W(x)=LOOK        /* 1062, or no row changed: count nothing, go the row's way */
 #endif
      fi;
      assert(COUNTS(x)) /* K */;
@@ -251,7 +269,7 @@ inline recordblame(x) {
 }
 inline lostblame(x) {             /* no answer, committed: it is repeated under the same owner */
   if
-  :: W(x)==BLAMED -> token(x); if :: st[x]==NONE -> setrow(x,2,1,0,O(x)); att[x]=1 :: else fi
+  :: W(x)==BLAMED -> token(x); if :: !OURS(x) && UNTRIED(x) -> setrow(x,2,t[x]+1,r[x],O(x)); att[x]++ :: else fi
   :: else
   fi
 }
@@ -447,9 +465,9 @@ next:
 
   /* The fast path. */
   :: atomic { lk[w]==0 && NO(LOOK) && ANY(FRESH) && FREE(FRESH) &&
-              (W(0)!=FRESH || st[0]==NONE) && (W(1)!=FRESH || st[1]==NONE) -> inserted(0); inserted(1) }
+              (W(0)!=FRESH || UNTRIED(0)) && (W(1)!=FRESH || UNTRIED(1)) -> inserted(0); inserted(1) }
   :: atomic { lk[w]==0 && NO(LOOK) && ANY(FRESH) && FREE(FRESH) &&
-              (W(0)==FRESH && st[0]!=NONE || W(1)==FRESH && st[1]!=NONE) ->   /* 1062 */
+              (W(0)==FRESH && !UNTRIED(0) || W(1)==FRESH && !UNTRIED(1)) ->   /* 1062, or fewer rows changed */
               if :: W(0)==FRESH -> W(0)=LOOK :: else fi; if :: W(1)==FRESH -> W(1)=LOOK :: else fi }
   :: atomic { lk[w]!=0 && !txg -> fastend(0); fastend(1); unlock(lk[w]) }
 #ifdef M_BLAME_EARLY              /* recorded before it is known what becomes of the transaction */
@@ -554,7 +572,8 @@ inline clock(x) {
 }
 inline applies(x) {
   if
-  :: (zm[k]&BIT(x)) -> if :: st[x]==NONE -> setrow(x,1,1,0,0) :: else -> setrow(x,1,times[x],repl[x],0) fi; effect(x)
+  :: (zm[k]&BIT(x)) -> if :: st[x]==NONE -> setrow(x,1,1,0,0) :: st[x]==2 -> setrow(x,1,times[x]+1,repl[x],0)
+                          :: else -> setrow(x,1,times[x],repl[x],0) fi; effect(x)
   :: else
   fi
 }

@@ -6,7 +6,7 @@
  *
  * An identity has COPIES copies, each with a count of its own; a retry copy keeps the count of what it is a copy of.
  * UNC claims are given back unrun (a dependency, a stop, a group that met trouble). KILL deaths come from outside,
- * between any two steps.
+ * between any two steps. REOPEN times a poison that is dead is replayed, unmarked.
  *
  * Turns: the fast path, groups and single claims run beside those of other lanes. What may have killed a process (a
  * take-over, a row with the mark, a last attempt that was taken back) runs while nothing else does.
@@ -15,7 +15,7 @@
  * What is checked
  *   I  no innocent is dead because its last attempt never came back, unless it was killed from outside
  *   C  no innocent is ever charged more than CHARGES attempts by the deaths of others
- *   K  a poison kills the process at most KILLS times
+ *   K  a poison kills the process at most KILLS times in each opening
  *   F  a last attempt is taken back once (FORGIVES)
  *
  * Default = the protocol. A -DM_... switch takes one rule away; see run.sh.
@@ -43,6 +43,9 @@
 #endif
 #ifndef NW
 #define NW 2
+#endif
+#ifndef REOPEN
+#define REOPEN 0
 #endif
 #ifndef KILL
 #define KILL 0
@@ -99,6 +102,11 @@ byte kill = KILL;
 #define FASTWAY(i) true
 #else
 #define FASTWAY(i) (DC(i)<=1)
+#endif
+#ifdef M_AGAIN_FAST                /* a reopened one does not */
+#define AGAINWAY(i) true
+#else
+#define AGAINWAY(i) FASTWAY(i)
 #endif
 #ifdef CALLS
 #define NEWWAY 2
@@ -216,6 +224,7 @@ end_idle:
        :: st[i]==2 && times[i]<MAX && mark[i]==2 -> way[i]=MARKED
        :: st[i]==2 && times[i]<MAX && mark[i]!=2 && BACK(i) -> way[i]=4
        :: st[i]==2 && times[i]<MAX && mark[i]!=2 && !BACK(i) -> way[i]=2
+       :: st[i]==2 && times[i]==0 && mark[i]!=2 && AGAINWAY(i) -> way[i]=NEWWAY   /* reopened, or given back */
        fi;
        i++
     :: i<NID && taken[i]!=w+1 -> i++
@@ -329,11 +338,26 @@ end_outside:
 }
 #endif
 
+#if REOPEN>0
+proctype Person() {
+  byte left=REOPEN, k;
+end_person:
+  do
+  :: atomic { left>0 && st[0]==3 && taken[0]==0 -> left--; st[0]=2; kills[0]=0;
+       do :: k<COPIES -> dc[k]=0; k++ :: else -> k=0; break od }
+  od
+}
+#endif
+
 init {
   atomic {
     byte j; do :: j<NW -> run Lane(j); j++ :: else -> break od;
 #if KILL>0
-    run Outside()
+    run Outside();
 #endif
+#if REOPEN>0
+    run Person();
+#endif
+    skip
   }
 }

@@ -155,6 +155,11 @@ byte rounds;                      /* clean replays of the whole queue */
 #else
 #define TIME(x) (st[x]!=2 || due[x])
 #endif
+#ifdef M_AGAIN_EARLY
+#define UNTRIED (SAME(s,t,r) && !DOOMED(i))
+#else
+#define UNTRIED (SAME(s,t,r) && !DOOMED(i) && TIME(i)) /* a row in 2 with no attempt, as it was read */
+#endif
 #ifdef M_NO_CAS                   /* (c) the success update does not compare at all */
 #define OWNED true
 #else
@@ -243,6 +248,10 @@ look:                             /* done marker, then consumer_log */
 #endif
        :: s==2 && (t>=MAX || DOOMED(i)) -> goto dead /* its letter was never confirmed */
        :: s==2 && t<MAX && !DOOMED(i) && due[i] -> goto claim
+       :: s==2 && t==0 && !DOOMED(i) && due[i] -> goto again   /* reopened, and not tried since */
+#if defined(M_AGAIN_EARLY)        /* such a row is tried before it is due */
+       :: s==2 && t==0 && !DOOMED(i) && !due[i] -> goto again
+#endif
 #if defined(M_NO_DUE)             /* a failed row may be claimed by any copy, at once */
        :: s==2 && t<MAX && !DOOMED(i) && !due[i] -> goto claim
 #elif defined(M_ACK_WAITING)      /* a copy of a row that waits for its retry is acked as a duplicate */
@@ -279,6 +288,51 @@ fast:                             /* INSERT as success, handler, COMMIT: one tra
               goto look
 #endif
      }
+  fi;
+
+again:                            /* the fast path of a reopened row: UPDATE as success, handler, COMMIT */
+  if
+  KILL
+#ifdef M_AGAIN_BLIND              /* the update compares nothing */
+  :: atomic { rl[i]==0 -> rl[i]=w+1 }
+#else
+  :: atomic { rl[i]==0 && UNTRIED -> CHECK(due[i]) /* B */; CHECK(!PERMANENT(i)) /* P */; rl[i]=w+1 }
+  :: atomic { rl[i]==0 && !UNTRIED -> fr=0; goto look }
+#endif
+  fi;
+  if
+  :: atomic { crashes>0 -> crashes--; rl[i]=0; goto crashed }
+  :: atomic { !heal -> rl[i]=0; goto claim }                     /* failed without blame, rolled back: claimed */
+  :: atomic { !heal -> rl[i]=0; goto counted }                   /* blamed in time: that was its attempt */
+#if REF>0
+  :: atomic { !heal -> rl[i]=0; goto dead }                      /* blamed for good, without an attempt */
+#endif
+  :: atomic { true -> setrow(1,t+1,r); effect(); rl[i]=0; goto settled }
+  :: atomic { unk>0 && zomb[w]==0 -> unk--; zomb[w]=i+1; fr=0;
+#ifdef M_DONE_EARLY
+              goto settled
+#else
+              goto look
+#endif
+     }
+  fi;
+
+counted:                          /* its blame: 2 -> 2, one attempt */
+  if
+  KILL
+  :: atomic { rl[i]==0 ->
+       if
+#ifdef M_COUNTED_BLIND            /* whatever the row has become meanwhile */
+       :: true
+#else
+       :: UNTRIED
+#endif
+          -> CHECK(!PERMANENT(i)); setrow(2,t+1,r); t=t+1; if :: t>=MAX -> goto dead :: else -> goto back fi
+#ifndef M_COUNTED_BLIND
+       :: else -> fr=0; goto look
+#endif
+       fi }
+  :: atomic { unk>0 && rl[i]==0 && UNTRIED -> unk--; if :: setrow(2,t+1,r) :: true fi; goto counted }
   fi;
 
 blamed:                           /* the fast path's blame: none -> 2, one attempt; a death before that counts none */
@@ -397,7 +451,7 @@ dead:                             /* letter, confirmed; then the row */
   :: atomic { true -> dlq[i]++ }
   :: atomic { unk>0 -> unk--; if :: dlq[i]++ :: true fi; goto dead }
 #if REF>0
-  :: atomic { ref>0 -> ref--; if :: s==2 -> goto wait :: else -> goto condemn fi }
+  :: atomic { ref>0 -> ref--; if :: s==2 && (t>0 || DOOMED(i)) -> goto wait :: else -> goto condemn fi }
 #endif
   fi;
 #ifdef M_MARK_FIRST
@@ -413,7 +467,7 @@ dead:                             /* letter, confirmed; then the row */
   fi;
 
 #if REF>0
-condemn:                          /* the letter is refused for now: none, 0 -> 2 with its reason, no attempt left */
+condemn:                          /* the letter is refused for now: none, 0, 2 -> 2 with its reason, no attempt left */
   if
   KILL
 #ifdef M_NO_REASON                /* as before: the row stays as it is until the letter is confirmed */
@@ -658,6 +712,7 @@ decide:
     if
     :: st[i]==NONE -> setrow(1,1,0); effect()
     :: st[i]==0 -> setrow(1,times[i],repl[i]); effect()
+    :: st[i]==2 -> setrow(1,times[i]+1,repl[i]); effect()
     :: true
     fi;
     i=0; k=0; goto end_env

@@ -19,7 +19,8 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 	due := func(r dedup.Row) dedup.Row { r.Due = true; return r }
 	known := func(r dedup.Row) dedup.Row { r.BodyHash = make([]byte, 32); return r }
 	marked := func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkAlone; return r }
-	ordinary := Circumstances{LetterOf: -1}
+	putOff := func(r dedup.Row) dedup.Row { r.Remark = "put off: too early"; return r }
+	ordinary, often := Circumstances{LetterOf: -1}, Circumstances{LetterOf: -1, Deliveries: 2}
 	for name, tc := range map[string]struct {
 		row  dedup.Row
 		c    Circumstances
@@ -55,8 +56,12 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		"processing, lease expired, claimed with others": {
 			func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkGroup; return r }(row(dedup.Processing, 4)),
 			ordinary, TakeOver},
-		"failed, not due": {row(dedup.Failed, 1), ordinary, ComeBack},
-		"failed, due":     {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
+		"failed, not due":                  {row(dedup.Failed, 1), ordinary, ComeBack},
+		"failed, due":                      {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
+		"reopened":                         {known(due(row(dedup.Failed, 0))), ordinary, RunReopened},
+		"reopened, and put off since":      {putOff(known(due(row(dedup.Failed, 0)))), ordinary, RunAgain},
+		"reopened, came back twice":        {known(due(row(dedup.Failed, 0))), often, RunAlone},
+		"reopened after it lost a process": {marked(known(due(row(dedup.Failed, 0)))), ordinary, RunAlone},
 		"failed, due, came back once": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 1, LetterOf: -1},
 			RunAgain},
 		"failed, due, came back twice": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 2, LetterOf: -1},
