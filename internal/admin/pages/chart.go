@@ -71,9 +71,9 @@ func (p *plot) y(value float64) float64 { return plotBottom - (plotBottom-plotTo
 
 func (p *plot) step() time.Duration { return time.Duration(p.Step) * time.Second }
 
-// plotOf begins a chart whose largest value is most.
+// plotOf begins a chart that is as high as most.
 func plotOf(c view.Charts, name string, most float64, show func(float64) string) *plot {
-	p := &plot{Charts: c, chart: chart{Name: name, Now: unknown}, most: round(most)}
+	p := &plot{Charts: c, chart: chart{Name: name, Now: unknown}, most: most}
 	for i := range 3 {
 		v := p.most * float64(i) / 2
 		p.Rows = append(p.Rows, mark{p.y(v), show(v)})
@@ -171,7 +171,7 @@ func ranged(
 			most, worst = r.Most, piece.At
 		}
 	}
-	p := plotOf(c, name, most, show)
+	p := plotOf(c, name, round(most), show)
 	p.drawn("main", of)
 	p.hinted(func(piece view.Piece) string { return between(of(piece), show) })
 	if n := len(c.Pieces); n > 0 && of(c.Pieces[n-1]) != nil {
@@ -206,7 +206,7 @@ func deaths(c view.Charts) chart {
 			sums[r] += n
 		}
 	}
-	p := plotOf(c, "Dead, by reason", most, short)
+	p := plotOf(c, "Dead, by reason", round(most), short)
 	var all int64
 	for i, r := range dedup.Reasons() {
 		if sums[r] > 0 {
@@ -262,7 +262,13 @@ func lags(c view.Charts) chart {
 			most = max(most, *piece.WorstP99)
 		}
 	}
-	p := plotOf(c, "Lag", most, seconds)
+	unit := 1.0 // of the axis
+	for _, more := range []float64{60, 3600} {
+		if most > more {
+			unit = more
+		}
+	}
+	p := plotOf(c, "Lag", round(most/unit)*unit, seconds)
 	p.drawn("main", func(piece view.Piece) *view.Range {
 		if piece.P99 == nil {
 			return nil
@@ -314,6 +320,8 @@ func short(x float64) string {
 		return rate(x/1e6) + "M"
 	case x >= 1e4:
 		return rate(x/1e3) + "k"
+	case x >= 1:
+		return figure(x)
 	}
 	return rate(x)
 }

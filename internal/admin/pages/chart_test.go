@@ -56,7 +56,7 @@ func TestAnAxisEndsAtARoundNumber(t *testing.T) {
 // Given a large number of messages, then it is short.
 func TestALargeNumberIsShort(t *testing.T) {
 	for x, want := range map[float64]string{
-		0: "0", .5: "0.5", 9999: "9,999", 10000: "10k", 12345: "12.3k", 2.5e6: "2.5M",
+		0: "0", .5: "0.5", 2.22: "2", 9999: "9,999", 10000: "10k", 12345: "12.3k", 2.5e6: "2.5M",
 	} {
 		assert.Is(t, short(x), want, "%v", x)
 	}

@@ -38,12 +38,11 @@ func (w *world) lived() {
 	w.exec("INSERT INTO consumer_log_minute VALUES " + strings.Join(rows, ", "))
 }
 
-// Given a day in which one minute was bad, then the charts of the day show when, to the pointer, by keyboard as a
-// table, and without a script; they fit a phone, and are usable in light and dark colours.
+// Given a day in which one minute was bad, then the charts of the day show when, to the pointer, and by keyboard as a
+// table; they fit a phone, and are usable in light and dark colours.
 func TestABadMinuteIsSeenADayLater(t *testing.T) {
 	t.Parallel()
 	w, k := newWorld(t), &keyboard{tab: newTab(t)}
-	k.withoutScript()
 	w.lived()
 	w.signIn(k.tab)
 	k.until("there are charts of the hour", `document.querySelectorAll("#charts svg").length === 6`)

@@ -243,6 +243,7 @@ func TestWhyStockDidNotComeBackIsFoundAndMendedByKeyboard(t *testing.T) {
 			k.skip()
 			k.tabTo("Rehearse this letter")
 			k.press(" ")
+			k.shows("rehearse by admin")
 			k.comes("What a replay would come to", script)
 			k.shows("stock_reservation")
 			assert.Is(t, w.amount(1001), 5, "after the rehearsal of sku 1001 are on stock")
