@@ -145,7 +145,9 @@ func fleet(_ settings, r *run.Runner) {
 	fmt.Print(table)
 	c := of(1, 8)
 	c.Name = "rolling"
-	fmt.Println(r.Rolling(c))
+	if slow := r.Rolling(c)["below_half_s"]; slow > 2 {
+		must.OK(fmt.Errorf("for %.1f s fewer than half of the messages were applied, want 2 s at most", slow))
+	}
 }
 
 // foreseen is the rate of n daemons: what n-1 others take from each of them is the same part for each (Amdahl's law),

@@ -12,7 +12,7 @@ import (
 // of half a second, in which fewer than half as many were.
 func (r *Runner) Rolling(c Contestant) Sample {
 	return repeated(r, c.Name, func() Sample {
-		const upgrade = time.Minute
+		upgrade := 8 * time.Second * time.Duration(c.Daemons) // at most
 		f := r.empty()
 		s := r.sowing(c)
 		s.Orders += int64(c.Guess * upgrade.Seconds())

@@ -126,7 +126,7 @@ func testYear(t *testing.T, r *Runner) {
 // Given two daemons under load, when each is replaced by another, then messages are applied meanwhile, too, and the
 // stock is right in the end, which the runner checks.
 func testRolling(t *testing.T, r *Runner) {
-	got := r.Rolling(Contestant{Name: "rolling", Daemons: 2, Guess: 10_000})
+	got := r.Rolling(Contestant{Name: "rolling", Daemons: 2, Guess: 5000})
 	if got["per_second"] <= 0 || got["meanwhile_per_second"] <= 0 || got["below_half_s"] < 0 {
 		t.Errorf("measured %v", got)
 	}
