@@ -49,7 +49,8 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 		"UUID(), IF(# % 20 = 0, 'stock-rollback', 'other'), '"+s.queue+"', 'replay', 'done', 0, 'them', '{}', "+then)
 	fill("consumer_log_once (group_name, actor, name, act_id, state, created_at)",
 		"'stock-rollback', 'them', 'key-#', UUID(), 2, "+then)
-	fill("consumer_log_minute", "'stock-rollback', 'other', #"+strings.Repeat(", 0", 29)+", NULL, NULL")
+	fill("consumer_log_minute", "'stock-rollback', 'other', TIMESTAMPDIFF(MINUTE, '1970-01-01', UTC_TIMESTAMP()) - #"+
+		strings.Repeat(", 0", 29)+", NULL, NULL")
 	fill("rollbackd_lock (name, value, expires_at)", "'name-#', 'done', "+then)
 	s.exec(classicTable)
 	fill("trade_mq_consumer_log", "'0A1B', 'cancel_group', 'cancel', 'C-#', '{}', # % 3, 1, '2026-11-01 10:00:00', NULL")
