@@ -55,7 +55,7 @@ func validatePart(part, value string, limit int) error {
 // Compare orders keys as the log's primary key does, byte by byte. Workers that write several rows write them in this
 // order, so that they queue up behind each other instead of deadlocking.
 func (k Identity) Compare(o Identity) int {
-	return cmp.Or(cmp.Compare(k.Group, o.Group), cmp.Compare(k.Tag, o.Tag), cmp.Compare(k.Key, o.Key))
+	return cmp.Or(strings.Compare(k.Group, o.Group), strings.Compare(k.Tag, o.Tag), strings.Compare(k.Key, o.Key))
 }
 
 // String is for error messages; what is not printable in it is escaped.

@@ -73,14 +73,17 @@ func successArgs(args []any, rows []*Entry, came bool) []any {
 		}
 		last = e.Identity
 		block = append(block, e.Key...)
-		name := block[len(block)-len(e.Key):]
-		var id any
-		if e.MessageID != "" {
+		key, id := any(block[len(block)-len(e.Key):]), any(nil)
+		switch e.MessageID {
+		case "":
+		case e.Key: // as it mostly is
+			id = key
+		default:
 			n := min(len(e.MessageID), MaxMessageID)
 			block = append(block, e.MessageID[:n]...)
 			id = block[len(block)-n:]
 		}
-		args = append(args, group, tag, name, id, bodyHash(e))
+		args = append(args, group, tag, key, id, bodyHash(e))
 		if came {
 			args = append(args, e.Came)
 		}

@@ -79,15 +79,18 @@ func (s *session) release(ctx context.Context, p *plan) error {
 }
 
 func (p *plan) marks() (whole, single []mark) {
+	var name []byte
 	for i := range p.orders {
 		o := &p.orders[i]
+		name = append(name[:0], o.sn...)
 		if request, n := o.onlyRequest(); request != nobody {
-			whole = append(whole, mark{hash: crc32.ChecksumIEEE([]byte(o.sn)), order: o.sn, request: request, rows: n})
+			whole = append(whole, mark{hash: crc32.ChecksumIEEE(name), order: o.sn, request: request, rows: n})
 			continue
 		}
 		for _, r := range o.rows {
 			if r.request != nobody {
-				hash := crc32.ChecksumIEEE(strconv.AppendInt(append([]byte(o.sn), ':'), r.sku, 10))
+				name = strconv.AppendInt(append(name[:len(o.sn)], ':'), r.sku, 10)
+				hash := crc32.ChecksumIEEE(name)
 				single = append(single, mark{hash: hash, order: o.sn, sku: r.sku, request: r.request, rows: 1})
 			}
 		}
@@ -203,9 +206,12 @@ func (s *session) markReleased(ctx context.Context, p *plan, marks []mark, by *n
 
 // choose writes an expression for the value of a row's mark.
 func (s *session) choose(by *naming, marks []mark, value func(*mark) string) {
-	first := value(&marks[0])
-	if !slices.ContainsFunc(marks, func(m mark) bool { return value(&m) != first }) {
-		s.binary(first)
+	same := true
+	for i := range marks {
+		same = same && value(&marks[i]) == value(&marks[0])
+	}
+	if same {
+		s.binary(value(&marks[0]))
 		return
 	}
 	s.text("ELT(INTERVAL(")

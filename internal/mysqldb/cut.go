@@ -107,19 +107,32 @@ func (a *Activity) on(conn int64) {
 	}
 }
 
-// begin is called before the driver is asked to do something, and what it returns after that. A context that had ended
-// before is nobody's wait.
-func (a *Activity) begin(ctx context.Context, conn int64, text string) (end func(error)) {
+// stint is a time in the hands of the database. It is a value, because each row is one.
+type stint struct {
+	*Activity // nil: nobody asks
+	ctx       context.Context
+	conn      int64
+	text      string
+	began     time.Time
+}
+
+// begin is called before the driver is asked to do something, and end after that. A context that had ended before is
+// nobody's wait.
+func (a *Activity) begin(ctx context.Context, conn int64, text string) stint {
 	if a == nil || ctx.Err() != nil {
-		return func(error) {}
+		return stint{}
 	}
-	began := time.Now()
-	return func(err error) {
-		took := time.Since(began)
-		a.inside.Add(int64(took))
-		if err != nil && ctx.Err() != nil { // the first one is it
-			a.cut.CompareAndSwap(nil, &CutStatement{conn: conn, beginning: text[:min(len(text), cutBeginning)], Took: took})
-		}
+	return stint{a, ctx, conn, text, time.Now()}
+}
+
+func (s stint) end(err error) {
+	if s.Activity == nil {
+		return
+	}
+	took := time.Since(s.began)
+	s.inside.Add(int64(took))
+	if err != nil && s.ctx.Err() != nil { // the first one is it
+		s.cut.CompareAndSwap(nil, &CutStatement{conn: s.conn, beginning: s.text[:min(len(s.text), cutBeginning)], Took: took})
 	}
 }
 

@@ -156,13 +156,13 @@ func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driv
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	end := c.activity.begin(ctx, c.id, query)
+	stint := c.activity.begin(ctx, c.id, query)
 	exec := c.wholeConn.ExecContext
 	if repeating.in(ctx) {
 		exec = c.execRepeated
 	}
 	res, err := exec(ctx, query, args)
-	end(err)
+	stint.end(err)
 	return res, c.leave(err)
 }
 
@@ -177,9 +177,9 @@ func (c *watchedConn) QueryContext(ctx context.Context, query string, args []dri
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	end := c.activity.begin(ctx, c.id, query)
+	stint := c.activity.begin(ctx, c.id, query)
 	rows, err := c.wholeConn.QueryContext(ctx, query, args)
-	end(err)
+	stint.end(err)
 	if err != nil || !c.inTx {
 		return rows, c.leave(err)
 	}
@@ -232,10 +232,10 @@ func (r *watchedRows) note(err error) error {
 
 // Next reads a row. The server may have to wait for a lock before it can send it.
 func (r *watchedRows) Next(dest []driver.Value) error {
-	end := r.conn.activity.begin(r.ctx, r.conn.id, r.text)
+	stint := r.conn.activity.begin(r.ctx, r.conn.id, r.text)
 	err := r.wholeRows.Next(dest)
 	if !errors.Is(err, io.EOF) {
-		end(err)
+		stint.end(err)
 	}
 	return r.note(err)
 }
