@@ -45,6 +45,10 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 	dir, top := t.TempDir(), must(filepath.Abs("../.."))(t)
 	targets := []string{"linux/amd64", "windows/arm64"}
 	all := os.Getenv("ROLLBACKD_TEST_RELEASE") != ""
+	if all {
+		targets = targets[:1] // which is then built from nothing
+	}
+	cache := strings.TrimSpace(must(output("go", "env", "GOCACHE"))(t))
 	keyFile := filepath.Join(dir, "key.pem")
 	must(output("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", keyFile))(t)
 	dockerfile := string(must(os.ReadFile(filepath.Join(top, "deploy/Dockerfile")))(t))
@@ -83,6 +87,7 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 		t.Errorf("two releases are %q, want %d files with the same sums", sums, files)
 	}
 	if all {
+		t.Setenv("GOCACHE", cache)
 		t.Chdir(clones[0])
 		must(0, release(filepath.Join(dir, "0"), "", everywhere, keyFile))(t)
 	}
