@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -38,12 +39,20 @@ func (l *Letters) Original(ctx context.Context, k dedup.Identity) (dedup.Row, Me
 	return row, *m, nil
 }
 
+const anew = "edited, sent anew as "
+
 // SentAnew is said of a letter in whose place an edited message was sent.
-func SentAnew(tag, key string) string { return fmt.Sprintf("edited, sent anew as %q %q", tag, key) }
+func SentAnew(tag, key string) string { return fmt.Sprintf(anew+"%q %q", tag, key) }
 
-var sentAnew = regexp.MustCompile(`edited, sent anew as ("(?:[^"\\]|\\.)*") ("(?:[^"\\]|\\.)*")$`)
+var sentAnew = regexp.MustCompile(anew + `("(?:[^"\\]|\\.)*") ("(?:[^"\\]|\\.)*")$`)
 
-// WasSentAnew reads SentAnew in the row of a letter. Such a letter is never replayed: the other message would run too.
+// wasEdited reports whether another message was sent in a letter's place. Such a letter is never replayed: both would
+// run. It is true also where the row's remark has no room for the names of the other.
+func wasEdited(row dedup.Row) bool {
+	return row.Status == dedup.Discarded && strings.Contains(row.Remark, ": "+anew)
+}
+
+// WasSentAnew reads SentAnew in the row of a letter, if there is room for all of it.
 func WasSentAnew(row dedup.Row) (tag, key string, ok bool) {
 	m := sentAnew.FindStringSubmatch(row.Remark)
 	if m == nil || row.Status != dedup.Discarded {

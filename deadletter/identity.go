@@ -85,7 +85,7 @@ func (lt *letter) wasFiled(keys []dedup.Identity, rows map[dedup.Identity]dedup.
 		switch {
 		case lt.formerRow.Status == dedup.Absent && isOpen(row):
 			lt.formerRow = row
-		case lt.row.Status == dedup.Absent && row.Status == dedup.Discarded && !discardedToo:
+		case lt.row.Status == dedup.Absent && row.Status == dedup.Discarded && (!discardedToo || wasEdited(row)):
 			lt.id.Identity, lt.row = key, row
 		}
 	}

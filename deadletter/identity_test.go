@@ -84,6 +84,34 @@ func TestALetterOfADiscardedConflictIsStale(t *testing.T) {
 	w.WantQueues(0, 0)
 }
 
+// Given letters in whose place an edited message was sent, of an ordinary message, of a conflict whose other row is
+// gone, and of one whose tag and key leave the row no room for the name of what was sent, when a replay takes what was
+// discarded, by force, too, then they are stale: else both messages would run.
+func TestALetterThatWasEditedIsNeverReplayed(t *testing.T) {
+	long := strings.Repeat("\u00ad", 120) // which is written in six characters each
+	for name, key := range map[string]string{"ordinary": "k", "conflict": "k", "long": long} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d := message(key, `{"other":1}`)
+			d.Type = map[bool]string{true: strings.Repeat("\u00ad", 50), false: d.Type}[name == "long"]
+			id, reason := w.Identify(d), dedup.ReasonExhausted
+			if name == "conflict" {
+				id, _ = wire.Conflict(id, d.Body)
+				reason = dedup.ReasonConflict
+			}
+			w.put(d, id, wire.CopyOptions{Reason: reason})
+			w.Must(w.Records.Discard(t.Context(), absent(id.Identity), entry(id, d), strings.Repeat("a", 150),
+				deadletter.SentAnew(id.Identity.Tag, key+"/edited-1")))
+			w.MoveBack(time.Second)
+			res := w.replay(all, deadletter.ReplayOptions{Force: true, Discarded: true})
+			if res.Stale != 1 {
+				t.Errorf("%+v; want one stale letter", res)
+			}
+			w.WantQueues(0, 0)
+		})
+	}
+}
+
 func TestTwoBodiesUnderOneKeyAreTwoMessages(t *testing.T) {
 	w := newWorld(t)
 	for _, body := range []string{`{"a":1}`, `{"a":2}`} { // neither has a row yet

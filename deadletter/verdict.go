@@ -64,7 +64,7 @@ func decide(row dedup.Row, s situation) (verdict, Why) {
 	case dedup.Success:
 		return drop, ""
 	case dedup.Discarded:
-		if _, _, edited := WasSentAnew(row); s.discard || !s.discarded || edited {
+		if s.discard || !s.discarded || wasEdited(row) {
 			return drop, ""
 		}
 	case dedup.Processing, dedup.Failed, dedup.Dead:

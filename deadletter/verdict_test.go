@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,9 @@ func TestTheVerdictFollowsRowAndSituation(t *testing.T) {
 	often.Replays = 2
 	oftenFailed := row(dedup.Failed, time.Minute)
 	oftenFailed.Replays = 2
+	edited := row(dedup.Discarded, time.Minute)
+	long := strings.Repeat("\u00ad", 120)
+	edited.Remark = string([]rune("discarded by " + long + ": " + SentAnew(long, long))[:dedup.MaxRemark])
 	const month = 720 * time.Hour
 	was, is := time.Minute, time.Millisecond // before the run began, and since
 	run := situation{elapsed: time.Second}
@@ -47,6 +51,7 @@ func TestTheVerdictFollowsRowAndSituation(t *testing.T) {
 		"live lease, forced":          {live, situation{force: true, discarded: true}, leave, WhyInProgress},
 		"discarded":                   {row(dedup.Discarded, was), situation{}, drop, ""},
 		"discarded, wanted":           {row(dedup.Discarded, was), situation{discarded: true}, act, ""},
+		"edited, its remark cut":      {edited, situation{discarded: true, force: true}, drop, ""},
 		"discarded, discard":          {row(dedup.Discarded, was), situation{discard: true, discarded: true}, drop, ""},
 		"replayed often":              {often, situation{most: 2}, leave, WhyParked},
 		"replayed often, forced":      {often, situation{most: 2, force: true}, act, ""},
