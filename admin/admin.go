@@ -46,8 +46,9 @@ type Site struct {
 }
 
 // Open makes the site of the consumers of a program: of one, or of all that [consumer.Consumers.Members] names. The
-// pages are those of the first. What it looks at and who acts has pools of its own, of 14 connections to MySQL at most.
-// Their Config says the servers, also of what [consumer.New] has made. It asks no server yet.
+// pages are those of the first. What it looks at and who acts has pools of its own, of 14 connections to MySQL at most,
+// and 12 more for each queue whose handler is rehearsed. Their Config says the servers, also of what [consumer.New] has
+// made. It asks no server yet.
 func Open(ctx context.Context, o Options, consumers ...*consumer.Consumer) (*Site, error) {
 	if len(consumers) == 0 {
 		return nil, errors.New("admin: no consumer is given")

@@ -255,13 +255,13 @@ const (
 // lasts asks the server whether the transaction has written what no rollback takes back. It warns of that behind a
 // rollback to a savepoint, and so also behind one that had nothing to take back, whatever led the statement there: a
 // name, a view, a trigger.
-func (t *checkedTx) lasts(ctx context.Context) bool {
+func (g *guardedTx) lasts(ctx context.Context) bool {
 	for _, text := range []string{checkSavepoint, "ROLLBACK TO " + checkSavepoint} {
-		if _, err := t.tx.ExecContext(mysqldb.AfterRows(ctx), text); err != nil {
+		if _, err := g.tx.ExecContext(mysqldb.AfterRows(ctx), text); err != nil {
 			return false // the engine's next statement meets it too
 		}
 	}
-	codes, err := mysqldb.List(ctx, t.tx, func(rows *sql.Rows) (code int, err error) {
+	codes, err := mysqldb.List(ctx, g.tx, func(rows *sql.Rows) (code int, err error) {
 		var level, says string
 		err = rows.Scan(&level, &code, &says)
 		return code, err

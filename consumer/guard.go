@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"gorm.io/gorm"
 
@@ -48,8 +49,10 @@ type guardedTx struct {
 
 	looked *checkedTx // nil: nobody looks, or no handler was called yet
 
-	// changed counts, in a rehearsal, the rows that each table's statements have changed; nil: it is none.
-	changed map[string]int64
+	// changed counts, in a rehearsal, the rows that each table's statements have changed; nil: it is none. Who writes to
+	// it holds counting: goroutines of a handler that share its transaction must not end the process.
+	changed  map[string]int64
+	counting sync.Mutex
 }
 
 var (
@@ -182,6 +185,8 @@ func (g *guardedTx) count(query string, res sql.Result) {
 			return
 		}
 	}
+	g.counting.Lock()
+	defer g.counting.Unlock()
 	g.changed[sqltext.Target(query)] += n
 }
 

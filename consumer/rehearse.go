@@ -18,10 +18,12 @@ var errActsOutside = fmt.Errorf("%w: the handler acts outside MySQL (consumer.Ca
 
 // Rehearse runs the handler with a message in a transaction of pool that is always rolled back, and says what would
 // have become of it. No row of the log is read or written, no attempt is counted, and metrics do not see it. Its pool
-// should wait for locks for a second at most, so that it gives way to what is being consumed.
+// should wait for locks for a second at most, so that it gives way to what is being consumed, and for a handler as long
+// as that may take.
 //
 // Its error is deadletter.ErrNoRehearsal when nothing more may be rehearsed here: the handler acts outside MySQL, has
-// not returned, or what it wrote may have stayed. Of ctx's end it is that. Package admin and the daemon are its door.
+// not returned, or what it wrote has stayed or may have. Of ctx's end it is that. Package admin and the daemon are its
+// door.
 func (c *Consumer) Rehearse(ctx context.Context, pool *sql.DB, of deadletter.Message) (deadletter.Rehearsed, error) {
 	if c.service != nil {
 		return deadletter.Rehearsed{}, errActsOutside
@@ -69,11 +71,19 @@ func (e *effects) rehearse(ctx context.Context, m Message) (deadletter.Rehearsed
 			return deadletter.Rehearsed{}, fmt.Errorf("%w: with %v, and it may have stayed: %w", deadletter.ErrNoRehearsal,
 				m.Identity, asked)
 		}
+		if guard.lasts(bounded) {
+			return deadletter.Rehearsed{}, fmt.Errorf("%w: with %v it has written what no rollback takes back: give that "+
+				"table, in whichever schema it is, InnoDB", deadletter.ErrNoRehearsal, m.Identity)
+		}
 		if err = cmp.Or(err, guard.failed, asked); err == nil {
 			return deadletter.Rehearsed{Prospect: deadletter.WouldApply, Changed: guard.changed}, nil
 		}
 	}
-	switch told := e.explain(ctx, bounded, activity, err, guard); {
+	told := e.explain(ctx, bounded, activity, err, guard)
+	if guard.ours {
+		told = e.unrun(told)
+	}
+	switch {
 	case told.End == decide.Stopped:
 		return deadletter.Rehearsed{}, told.Err
 	case errors.Is(err, errUnread):

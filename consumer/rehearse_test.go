@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // rehearsing is an engine that does not run, for a handler.
@@ -148,5 +149,24 @@ func TestWhatNoRollbackTakesBackIsNotRehearsed(t *testing.T) {
 	if !errors.Is(err, deadletter.ErrNoRehearsal) || !errors.Is(err, consumer.ErrStuck) ||
 		!strings.Contains(err.Error(), "the one") {
 		t.Errorf("of a handler that never returns: %v", err)
+	}
+}
+
+// Given a handler that writes to a table without transactions in another schema, when a message is rehearsed, then no
+// further one may be, and it is said why.
+func TestARehearsalEndsAtTheFirstWriteThatStays(t *testing.T) {
+	w := newWorld(t)
+	elsewhere := w.open(stack.MySQL(t))
+	require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
+	var schema string
+	require.OK(t, elsewhere.Raw("SELECT DATABASE()").Scan(&schema).Error)
+	for name, end := range map[string]error{"it succeeds": nil, "it fails": errors.New("no such order")} {
+		c := w.rehearsing(consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			return errors.Join(tx.Exec("INSERT INTO "+schema+".audit VALUES (1)").Error, end)
+		}))
+		if got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}")); !errors.Is(err, deadletter.ErrNoRehearsal) ||
+			!strings.Contains(err.Error(), "no rollback takes back") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }

@@ -155,7 +155,7 @@ type EditPreview struct {
 
 // PreviewEdit says what would be sent, and what it would do. It changes nothing.
 func (d *Operator) PreviewEdit(ctx context.Context, r EditRequest) (p EditPreview, err error) {
-	_, m, err := d.edited(ctx, r)
+	row, m, err := d.edited(ctx, r)
 	if err != nil {
 		return p, err
 	}
@@ -164,9 +164,13 @@ func (d *Operator) PreviewEdit(ctx context.Context, r EditRequest) (p EditPrevie
 		p.NoRehearsal = "this process has no handler: the page of a daemon that consumes rehearses it"
 		return p, nil
 	}
+	if mayKill(dedup.Reason(row.Reason)) {
+		p.NoRehearsal = killed
+		return p, nil
+	}
 	if err = d.rollsBack(ctx); err == nil {
 		var did deadletter.Rehearsed
-		did, err = d.o.Rehearse(ctx, d.db, deadletter.Message{Identity: dedup.Identity{Group: d.o.Group, Tag: m.Tag,
+		did, err = d.o.Rehearse(ctx, deadletter.Message{Identity: dedup.Identity{Group: d.o.Group, Tag: m.Tag,
 			Key: m.Key}, Body: m.Body, Headers: m.Headers, MessageID: m.Key, ContentType: m.ContentType})
 		p.Rehearsed = &did
 	}

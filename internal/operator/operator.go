@@ -55,6 +55,15 @@ func Pool() dedup.OpenOptions {
 	}
 }
 
+// RehearsalPool is how a pool is opened that a queue's handler is rehearsed on, which may take so long: apart from the
+// one that acts need, of which a slow handler would hold all connections.
+func RehearsalPool(handler time.Duration) dedup.OpenOptions {
+	o := Pool()
+	o.MaxOpen, o.Idle = atOnce*rehearsedAtOnce, handler
+	o.ReadTimeout, o.WriteTimeout = handler+time.Second, handler+time.Second
+	return o
+}
+
 // Operator is where persons act. It is safe for many goroutines and keeps nothing: all state is in MySQL.
 type Operator struct {
 	o      Options

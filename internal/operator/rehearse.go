@@ -19,9 +19,16 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// Rehearse runs the handler with a message in a transaction of a pool that is always rolled back. It is the running
+// Rehearse runs the handler with a message in a transaction that is always rolled back. It is the running
 // handler's, so only a process that consumes has one. Its error says that no message can be rehearsed.
-type Rehearse func(ctx context.Context, pool *sql.DB, m deadletter.Message) (deadletter.Rehearsed, error)
+type Rehearse func(ctx context.Context, m deadletter.Message) (deadletter.Rehearsed, error)
+
+// RehearseOn rehearses on a pool, see [RehearsalPool].
+func RehearseOn(
+	pool *sql.DB, do func(context.Context, *sql.DB, deadletter.Message) (deadletter.Rehearsed, error),
+) Rehearse {
+	return func(ctx context.Context, m deadletter.Message) (deadletter.Rehearsed, error) { return do(ctx, pool, m) }
+}
 
 // RehearsalRequest asks what a replay of dead letters would come to with the running handler. The names of its JSON
 // form are stable.
@@ -180,6 +187,9 @@ func (d *Operator) rehearsePage(ctx context.Context, sum *Rehearsal, page []dead
 		switch {
 		case j.Verdict == deadletter.VerdictParked:
 			sum.Parked++
+		case j.Verdict == deadletter.VerdictTooOld:
+			sum.Letters++
+			sum.add(j, results[i])
 		case j.Verdict == deadletter.VerdictLater, j.Status != dedup.Dead.String():
 		case row.Status != dedup.Dead || row.Replays != j.Replays:
 			sum.Letters++
@@ -202,15 +212,22 @@ func (d *Operator) rehearseOne(ctx context.Context, j deadletter.Judged) (deadle
 		return refused("another body has its key: it would be a conflict again")
 	case j.Tag == wire.TagUnidentified:
 		return refused("nobody can identify it: it would be dead again")
-	case j.Reason == dedup.ReasonCrashed, j.Reason == dedup.ReasonDeliveryLimit:
-		return refused("a process has died with it, perhaps of it, and this one shall not: replay it alone")
+	case mayKill(j.Reason):
+		return refused(killed + ": replay it alone")
+	case j.Verdict == deadletter.VerdictTooOld:
+		return refused("nothing is known of its key")
 	case j.Verdict == deadletter.VerdictFromQueue:
 		return refused("its row keeps too little of its message: only the queue has it")
 	case j.Message == nil:
 		return refused("a replay would leave it")
 	}
-	return d.o.Rehearse(ctx, d.db, *j.Message)
+	return d.o.Rehearse(ctx, *j.Message)
 }
+
+// killed is why mayKill forbids a rehearsal.
+const killed = "a process has died with it, perhaps of it, and this one shall not"
+
+func mayKill(r dedup.Reason) bool { return r == dedup.ReasonCrashed || r == dedup.ReasonDeliveryLimit }
 
 // rollsBack says why nothing may be rehearsed in a schema: with tables that no rollback changes back a statement, a
 // trigger or a view may write what stays.
@@ -226,7 +243,7 @@ func (d *Operator) rollsBack(ctx context.Context) error {
 		return fmt.Errorf("look for tables that cannot be rolled back: %w", err)
 	}
 	return fmt.Errorf("%w: the table %s is %s, and no rollback takes back what is written there: ALTER TABLE %[2]s "+
-		"ENGINE = InnoDB, or keep it in another schema", deadletter.ErrNoRehearsal, table, engine)
+		"ENGINE = InnoDB, or keep it in a schema to which no handler writes", deadletter.ErrNoRehearsal, table, engine)
 }
 
 // add takes a letter into its group.

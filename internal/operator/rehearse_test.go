@@ -2,12 +2,12 @@ package operator_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -46,7 +46,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	w.daemon()
-	w.daemon(rehearsing(func(_ context.Context, _ *sql.DB, m deadletter.Message) (deadletter.Rehearsed, error) {
+	w.daemon(rehearsing(func(_ context.Context, m deadletter.Message) (deadletter.Rehearsed, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		key := m.Key
@@ -124,7 +124,7 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 				t.Errorf("the same a second time: %v", err)
 			}
 			tc.given(w, a.ID)
-			w.daemon(rehearsing(func(context.Context, *sql.DB, deadletter.Message) (deadletter.Rehearsed, error) {
+			w.daemon(rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
 				t.Error("a letter has reached the handler")
 				return deadletter.Rehearsed{}, nil
 			}))
@@ -133,5 +133,45 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 				t.Errorf("it is %s: %s; want %q", a.State, a.Error, tc.says)
 			}
 		})
+	}
+}
+
+// Given a pool for a handler that may take a minute, then the server lets its transactions be silent for longer.
+func TestARehearsalMayTakeAsLongAsItsHandler(t *testing.T) {
+	w := newWorld(t)
+	db := require.First(dedup.Open(t.Context(), w.DSN, operator.RehearsalPool(time.Minute)))(t)
+	pool := require.Get(db.DB())(t)
+	t.Cleanup(func() { _ = pool.Close() })
+	var silence int
+	require.OK(t, pool.QueryRowContext(t.Context(), "SELECT @@wait_timeout").Scan(&silence))
+	if silence <= 60 {
+		t.Errorf("the server ends a transaction that is silent for %d s", silence)
+	}
+}
+
+// Given an edit of a letter with which a process has died, when it is shown what it would do, then no handler runs it.
+func TestAnEditOfWhatEndedAProcessIsNotRehearsed(t *testing.T) {
+	w := newWorld(t)
+	w.outbox()
+	w.Dead(dedup.ReasonCrashed, "lease expired", "k")
+	desk := w.newDesk(rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
+		t.Error("the letter has reached the handler")
+		return deadletter.Rehearsed{}, nil
+	}))
+	if p, err := desk.PreviewEdit(t.Context(), edit("k")); err != nil ||
+		!strings.Contains(p.NoRehearsal, "process has died") {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// Given a key of which nothing is known, when it is rehearsed, then it is not said that somebody has replayed it.
+func TestARehearsalOfAnUnknownKeySaysThatNothingIsKnown(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
+		return deadletter.Rehearsed{Prospect: deadletter.WouldApply}, nil
+	}))
+	got := w.ends(w.rehearse(deadletter.Filter{Keys: []string{"misspelt"}}, false).ID).Rehearsed()
+	if got == nil || got.Moved != 0 || len(got.Groups) != 1 || got.Groups[0].Outcome != deadletter.NotRehearsed {
+		t.Errorf("it is said %+v", got)
 	}
 }

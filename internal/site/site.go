@@ -77,7 +77,12 @@ func (s *Site) join(ctx context.Context, o *Options) error {
 			Logger: view.Logger, Drain: first.DrainTimeout, Expected: o.Expected,
 		}
 		if o.Members != nil {
-			acting.Rehearse = o.Members[i].Rehearse
+			member := o.Members[i]
+			stage, err := s.open(ctx, queue, "rehearsal", operator.RehearsalPool(member.Config().HandlerTimeout))
+			if err != nil {
+				return err
+			}
+			acting.Rehearse = operator.RehearseOn(stage.Pool, member.Rehearse)
 		}
 		desk, err := operator.New(acting)
 		if err != nil {

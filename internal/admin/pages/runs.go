@@ -69,6 +69,9 @@ func (p *Pages) runOf(a operator.Act) run {
 	if a.Kind == operator.KindRehearse {
 		var asked operator.RehearsalRequest
 		_ = json.Unmarshal(a.Detail, &asked) // which was written here
+		if asked.CutOff.IsZero() {
+			asked.CutOff = a.CutOff
+		}
 		v.Chosen, v.Rehearsed, v.Preview = operator.Words(asked.Filter), a.Rehearsed(), previewOf(asked)
 		v.Facts = []fact{{Name: "letters", Text: v.Chosen}}
 	}
