@@ -78,10 +78,12 @@ func (b *beside) while(ctx context.Context, work func(context.Context) error) er
 	err := work(ctx)
 	stopKeeping()
 	wg.Wait()
-	for _, m := range b.minutes {
-		wg.Go(func() { m.end(ctx) })
+	if err == nil { // else a server is perhaps away, and whoever stops has waited long enough
+		for _, m := range b.minutes {
+			wg.Go(func() { m.end(ctx) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	return errors.Join(err, b.close())
 }
 

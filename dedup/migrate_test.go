@@ -39,7 +39,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	status := func(o MigrateOptions, applied ...string) {
 		t.Helper()
 		all, err := MigrationStatus(t.Context(), w.db, o)
-		if err != nil || len(all) != 5+len(o.Extra) {
+		if err != nil || len(all) != 6+len(o.Extra) {
 			t.Errorf("%d migrations, %v", len(all), err)
 		}
 		for _, m := range all {
@@ -60,7 +60,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	}
 	w.exec("INSERT INTO seat (id) VALUES (1)")
 	for query, want := range map[string]int{
-		"rollbackd_schema": 8, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
+		"rollbackd_schema": 9, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
 		"rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1": 1,
 	} {
 		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
