@@ -89,20 +89,19 @@ func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
 
 // gate lets a client's bytes wait in a proxy from the first piece on with the last of these words, once the others were
 // said, until it is opened.
-type gate struct{ reached, opened chan struct{} }
+type gate struct {
+	reached <-chan struct{}
+	opened  chan struct{}
+}
 
 func newGate(wire *stack.TCPProxy, words ...string) gate {
-	g := gate{make(chan struct{}), make(chan struct{})}
-	wire.DropRequest(func(piece []byte) bool {
-		if len(words) > 0 && bytes.Contains(piece, []byte(words[0])) {
-			if words = words[1:]; len(words) == 0 {
-				close(g.reached)
-				<-g.opened
-			}
+	opened := make(chan struct{})
+	return gate{wire.HoldRequest(func(piece []byte) bool {
+		if bytes.Contains(piece, []byte(words[0])) {
+			words = words[1:]
 		}
-		return false
-	})
-	return g
+		return len(words) == 0
+	}, opened), opened}
 }
 
 func (w *world) await(what string, happened <-chan struct{}) {

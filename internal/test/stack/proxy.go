@@ -56,7 +56,8 @@ type link struct {
 // trap waits for bytes of a client, once.
 type trap struct {
 	match   func(clientBytes []byte) bool
-	deliver bool // whether the server gets the bytes
+	deliver bool            // whether the server gets the bytes
+	opened  <-chan struct{} // the piece waits for it instead
 	sprung  chan struct{}
 }
 
@@ -199,6 +200,12 @@ func (p *TCPProxy) DropRequest(match func(clientBytes []byte) bool) <-chan struc
 	return p.set(&trap{match: match})
 }
 
+// HoldRequest holds the first piece of bytes for which match is true until opened is closed; other connections go on.
+// The channel is closed when the piece is there.
+func (p *TCPProxy) HoldRequest(match func(clientBytes []byte) bool, opened <-chan struct{}) <-chan struct{} {
+	return p.set(&trap{match: match, opened: opened})
+}
+
 func (p *TCPProxy) set(t *trap) <-chan struct{} {
 	t.sprung = make(chan struct{})
 	p.locked(func() { p.traps = append(p.traps, t) })
@@ -329,6 +336,17 @@ func (p *TCPProxy) passes(l *link, piece []byte, fromClient bool) bool {
 		}
 		t := p.traps[i]
 		p.traps = slices.Delete(slices.Clone(p.traps), i, i+1)
+		if t.opened != nil {
+			close(t.sprung)
+			p.mu.Unlock()
+			defer p.mu.Lock()
+			select {
+			case <-t.opened:
+				return true
+			case <-l.gone:
+				return false
+			}
+		}
 		if !t.deliver {
 			return springs(t)
 		}
