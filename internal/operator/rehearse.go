@@ -60,16 +60,10 @@ type RehearsalGroup struct {
 	Count   int                 `json:"count"`
 	Error   string              `json:"error,omitempty"` // that of the first
 	// Changed are the rows that would be changed, by table: what statements say, without triggers and cascades.
-	Changed map[string]int64  `json:"changed,omitempty"`
-	First   []RehearsedLetter `json:"first"`
+	Changed map[string]int64 `json:"changed,omitempty"`
+	First   []MessageName    `json:"first"`
 
 	print string
-}
-
-// RehearsedLetter names a letter.
-type RehearsedLetter struct {
-	Tag string `json:"tag"`
-	Key string `json:"key"`
 }
 
 const (
@@ -266,7 +260,7 @@ func (s *Rehearsal) add(j deadletter.Judged, r deadletter.Rehearsed) {
 	}
 	of := &s.Groups[at]
 	if of.Count++; len(of.First) < firstOfGroup {
-		of.First = append(of.First, RehearsedLetter{Tag: j.Tag, Key: j.Key})
+		of.First = append(of.First, MessageName{j.Tag, j.Key})
 	}
 	for table, n := range r.Changed {
 		if of.Changed == nil {
