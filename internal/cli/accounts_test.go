@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/grants"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -21,7 +21,7 @@ import (
 func accountFile(t *testing.T, name, password string) string {
 	t.Helper()
 	text := require.Get(os.ReadFile(filepath.Join("..", "..", "deploy", "accounts", name)))(t)
-	return strings.NewReplacer(rights.MigratePassword, "m1", rights.DaemonPassword, password, rights.AdminPassword, "a1").
+	return strings.NewReplacer(grants.MigratePassword, "m1", grants.DaemonPassword, password, grants.AdminPassword, "a1").
 		Replace(string(text))
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/grants"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -312,7 +312,7 @@ func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
 		admin := redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
 		defer func() { _ = admin.Close() }()
 		var words []any
-		for _, word := range rights.SentinelACL("app", "s3cret") {
+		for _, word := range grants.SentinelACL("app", "s3cret") {
 			words = append(words, word)
 		}
 		require.OK(t, admin.Do(t.Context(), words...).Err())

@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/grants"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -73,13 +74,13 @@ func (a *account) erlang(format string, args ...any) {
 func (a *account) mayMySQL(list []rights.TableRight) {
 	a.s.t.Helper()
 	a.s.exec("REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + a.mysqlName())
-	a.s.exec(rights.Grants(list, a.schema, a.mysqlName())...)
+	a.s.exec(grants.Grants(list, a.schema, a.mysqlName())...)
 }
 
 func (a *account) mayRedis(list []rights.Command) {
 	a.s.t.Helper()
 	var words []any
-	for _, w := range rights.ACL(list, a.name, a.password) {
+	for _, w := range grants.ACL(list, a.name, a.password) {
 		words = append(words, w)
 	}
 	require.OK(a.s.t, a.redis.Do(a.s.t.Context(), words...).Err())
@@ -88,7 +89,7 @@ func (a *account) mayRedis(list []rights.Command) {
 func (a *account) mayRabbitMQ(list []rights.Resource) {
 	a.s.t.Helper()
 	u := require.Get(url.Parse(a.s.broker.URL))(a.s.t)
-	quoted := func(p rights.Permission) string { return fmt.Sprintf("%q", rights.Pattern(list, p)) }
+	quoted := func(p rights.Permission) string { return fmt.Sprintf("%q", grants.Pattern(list, p)) }
 	a.erlang(`ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<%s>>, <<%s>>, <<%s>>, <<"tests">>)`,
 		a.name, strings.TrimPrefix(u.Path, "/"), quoted(rights.Configure), quoted(rights.Write), quoted(rights.Read))
 }

@@ -1,7 +1,6 @@
 package rights
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -136,14 +135,6 @@ type Resource struct {
 	Permission Permission
 	Name       string // with the retry queues, that which all their names begin with, and a star
 	Need
-}
-
-// pattern is the regular expression of the names.
-func (r Resource) pattern() string {
-	if retry, ok := strings.CutSuffix(r.Name, ".retry.*"); ok {
-		return regexp.QuoteMeta(retry+".retry.") + "[0-9a-z.]+"
-	}
-	return regexp.QuoteMeta(r.Name)
 }
 
 // RabbitMQ lists what the roles need on the vhost. The daemon declares what it needs at its start, as migrate does,

@@ -2,8 +2,8 @@
 // The documentation, the checks of doctor and a test that runs everything under exactly these rights are made from
 // it.
 //
-// What lives here: the list (list.go), and its forms as commands for an administrator (forms.go). What must not: asking
-// a server (internal/doctor), and the documents (internal/test/repo).
+// What lives here: the list (list.go). What must not: asking a server (internal/doctor), its forms as commands for an
+// administrator (internal/test/grants), and the documents (internal/test/repo).
 package rights
 
 import "slices"

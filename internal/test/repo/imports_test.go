@@ -126,6 +126,7 @@ var arrows = []arrow{
 		"it stands behind the examples, so that they show nothing but what a user would write"},
 	{"internal/test/poll", nil, "everybody's tests may use it, those of the rig too"},
 	{"internal/test/golden", []string{"internal/test/require"}, "everybody's tests may use it"},
+	{"internal/test/grants", []string{"internal/rights"}, "everybody's tests may use it"},
 	{"internal/test/assert", nil, "everybody's tests may use it"},
 	{"internal/test/require", nil, "everybody's tests may use it, those of the rig too"},
 	{"internal/test/must", nil, "everybody of the rig may stop at what cannot be done, and nobody else"},

@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/grants"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -55,14 +56,14 @@ func filled(t *testing.T, form, classic string) string {
 	}
 	work := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.Pages, rights.CLI}
 	accounts := []account{
-		{"rollbackd_migrate", rights.MigratePassword, rights.RabbitMQ(n, rights.Migrate)},
-		{"rollbackd", rights.DaemonPassword, rights.RabbitMQ(n, work...)},
+		{"rollbackd_migrate", grants.MigratePassword, rights.RabbitMQ(n, rights.Migrate)},
+		{"rollbackd", grants.DaemonPassword, rights.RabbitMQ(n, work...)},
 	}
 	name := form + ".tmpl"
 	forms, err := template.New(name).Funcs(template.FuncMap{
-		"acl": rights.ACL, "join": strings.Join, "pattern": rights.Pattern,
+		"acl": grants.ACL, "join": strings.Join, "pattern": grants.Pattern,
 		"grants": func(account string, list []rights.TableRight) string {
-			return strings.Join(rights.Grants(list, "shop", "'"+account+"'@'%'"), ";\n") + ";"
+			return strings.Join(grants.Grants(list, "shop", "'"+account+"'@'%'"), ";\n") + ";"
 		},
 		"json": func(v any) (string, error) {
 			text, err := json.Marshal(v)
@@ -96,7 +97,7 @@ func filled(t *testing.T, form, classic string) string {
 		"Sender":   rights.RabbitMQ(n, rights.Relay),
 		"Tables":   append(rights.MySQL(n, rights.Roles()...), rights.Lock(rights.Roles()...)...),
 		"Commands": rights.Redis(work...), "Cluster": rights.RedisCluster(),
-		"Sentinels": rights.SentinelACL("rollbackd", "PASSWORD"),
+		"Sentinels": grants.SentinelACL("rollbackd", "PASSWORD"),
 		"Accounts":  accounts, "ByName": []account{accounts[1], accounts[0]},
 		"Resources": rights.RabbitMQ(n, rights.Roles()...), "Policy": rabbit.TopologyConfig{Queue: n.Queue}.MainPolicy(),
 	}))

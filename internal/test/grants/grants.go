@@ -1,8 +1,13 @@
-package rights
+// Package grants writes the list of internal/rights as commands for an administrator: for the documents, for
+// deploy/accounts, and for tests that run everything under exactly these rights. It must not know who needs what.
+package grants
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
+
+	"github.com/rollbackd/rollbackd/internal/rights"
 )
 
 // The words in the files of deploy/accounts that stand for passwords.
@@ -14,15 +19,15 @@ const (
 
 // Grants are the statements that give the rights on a schema to an account, which must exist. MySQL grants nothing on a
 // table that does not exist: migrate first.
-func Grants(rights []TableRight, schema, account string) (statements []string) {
-	for i, r := range rights {
+func Grants(list []rights.TableRight, schema, account string) (statements []string) {
+	for i, r := range list {
 		privileges := r.Privilege
-		for _, next := range rights[i+1:] {
+		for _, next := range list[i+1:] {
 			if next.Table == r.Table {
 				privileges += ", " + next.Privilege
 			}
 		}
-		if i > 0 && rights[i-1].Table == r.Table {
+		if i > 0 && list[i-1].Table == r.Table {
 			continue // they stand side by side
 		}
 		on := "*"
@@ -35,8 +40,8 @@ func Grants(rights []TableRight, schema, account string) (statements []string) {
 }
 
 // ACL is the command that makes an account of Redis with a password and these commands, and nothing else.
-func ACL(commands []Command, user, password string) []string {
-	rule := []string{"ACL", "SETUSER", user, "reset", "on", ">" + password, "~" + RedisKeys}
+func ACL(commands []rights.Command, user, password string) []string {
+	rule := []string{"ACL", "SETUSER", user, "reset", "on", ">" + password, "~" + rights.RedisKeys}
 	for _, c := range commands {
 		rule = append(rule, "+"+c.Name)
 	}
@@ -53,15 +58,23 @@ func SentinelACL(user, password string) []string {
 
 // Pattern is the regular expression for one kind of permission, as `rabbitmqctl set_permissions` takes it; it matches
 // nothing when there is nothing.
-func Pattern(resources []Resource, p Permission) string {
+func Pattern(resources []rights.Resource, p rights.Permission) string {
 	var names []string
 	for _, r := range resources {
 		if r.Permission == p {
-			names = append(names, r.pattern())
+			names = append(names, patternOf(r.Name))
 		}
 	}
 	if len(names) == 0 {
 		return "^$"
 	}
 	return "^(" + strings.Join(names, "|") + ")$"
+}
+
+// patternOf is the regular expression of a name; with the retry queues, of all of them.
+func patternOf(name string) string {
+	if retry, ok := strings.CutSuffix(name, ".retry.*"); ok {
+		return regexp.QuoteMeta(retry+".retry.") + "[0-9a-z.]+"
+	}
+	return regexp.QuoteMeta(name)
 }
