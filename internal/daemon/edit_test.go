@@ -19,7 +19,7 @@ import (
 // Given two letters whose bodies name the wrong order, and two daemons with an outbox, when one is edited on the page,
 // then that shows what differs and what the handler would do, its form posted to both daemons sends one message, the
 // stock of the right order is back once, the letter never runs, not even when it is replayed with --discarded, and
-// pages and explain of either lead to the other; and a command edits the other letter.
+// pages and explain of either lead to the other; and a command edits the other letter. Both say when the outbox is late.
 func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "OUTBOX", "on", "ADMIN_TOKENS_FILE", twoTokens(t))
@@ -72,8 +72,15 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 
 	body := filepath.Join(t.TempDir(), "body.json")
 	require.OK(t, os.WriteFile(body, orders[1].Body(), 0o600))
-	assert.Has(t, run("dlq", "edit", sent[1].Message.MessageID, "--body", body, "--why", "the order"),
-		"put into the outbox", "the command does not say")
+	w.exec("INSERT INTO rollbackd_outbox (msg_key, body, due_at, next_at, owner) VALUES ('held', '{}', " +
+		"UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE, UTC_TIMESTAMP(6) + INTERVAL 4 MINUTE, 'a relay that is gone')")
+	form = url.Values{"key": {sent[1].Message.MessageID}, "tag": at["tag"], "body": {string(orders[1].Body())}}
+	w.eventually("the page says that the outbox is late", func() bool {
+		return strings.Contains(asks(t, first, anna, "/letter/edit", form).page, "<b>The outbox is late</b>")
+	})
+	says := run("dlq", "edit", sent[1].Message.MessageID, "--body", body, "--why", "the order")
+	assert.Has(t, says, "put into the outbox", "the command does not say")
+	assert.Has(t, says, "The outbox is late", "the command does not say")
 	w.eventually("both edited ones are applied, the letters gone", func() bool {
 		return w.rows(dedup.Success) == 2 && w.rows(dedup.Discarded) == 2 && w.broker.Depth(w.config().Queue+".dead") == 0
 	})

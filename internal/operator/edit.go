@@ -53,6 +53,10 @@ type Editable struct {
 // Editable reads a dead letter. deadletter.ErrNoEdit says why it cannot be edited.
 func (d *Operator) Editable(ctx context.Context, name MessageName) (Editable, error) {
 	_, was, err := d.original(ctx, name)
+	return editable(name, was), err
+}
+
+func editable(name MessageName, was deadletter.Message) Editable {
 	e := Editable{EditRequest: EditRequest{
 		Tag: name.Tag, Key: name.Key, Body: string(was.Body), Headers: map[string]any{},
 	}}
@@ -64,7 +68,7 @@ func (d *Operator) Editable(ctx context.Context, name MessageName) (Editable, er
 			e.Headers[header] = v
 		}
 	}
-	return e, err
+	return e
 }
 
 func (d *Operator) original(ctx context.Context, name MessageName) (dedup.Row, deadletter.Message, error) {
@@ -80,14 +84,12 @@ func (d *Operator) edited(ctx context.Context, r EditRequest) (row dedup.Row, m 
 	refuse := func(format string, args ...any) (dedup.Row, outbox.Message, error) {
 		return row, m, fmt.Errorf("%w: %w", deadletter.ErrNoEdit, fmt.Errorf(format, args...))
 	}
-	now, err := d.Editable(ctx, MessageName{r.Tag, r.Key})
+	name := MessageName{r.Tag, r.Key}
+	row, was, err := d.original(ctx, name)
 	if err != nil {
 		return row, m, err
 	}
-	row, was, err := d.original(ctx, MessageName{r.Tag, r.Key})
-	if err != nil {
-		return row, m, err
-	}
+	now := editable(name, was)
 	before, _ := json.Marshal(now.Headers) // which were read from JSON
 	after, err := json.Marshal(r.Headers)
 	switch {

@@ -81,7 +81,10 @@ func (p *Pages) edited(ctx context.Context, r *http.Request, d *drawn) error {
 	if show["Token"], err = p.token(ctx, r, d); err != nil {
 		return err
 	}
-	show["Preview"], show["Sends"] = found, setOf(asked)
+	show["Preview"], show["Sends"], show["Late"] = found, setOf(asked), false
+	if o := p.view.Outbox().Value; o != nil {
+		show["Late"] = o.Lag > outboxLate
+	}
 	show["Lines"] = slices.Concat(difference(jsonOf(was.Headers), jsonOf(asked.Headers)),
 		difference(pretty(was.Body), pretty(asked.Body)))
 	if found.Rehearsed != nil {

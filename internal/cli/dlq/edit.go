@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,10 +77,21 @@ What is to stay the same message, under its key, is mended by 'PROGRAM dlq repla
 			t := command.Table{Header: []string{"", "TAG", "KEY"}}
 			t.Add("ended", did.Tag, did.Key)
 			t.Add("put into the outbox", did.Sent.Tag, did.Sent.Key)
-			return c.Render(a, t)
+			waits, err := c.Acts.Outbox().Survey(ctx) // what is done is done, whatever this says
+			return c.Print(a, func(p *command.Page) {
+				p.Table(t)
+				if err == nil && waits.Lag > late {
+					p.Addf("The outbox is late: what is due in it has waited for %v. It is sent by daemons with "+
+						"ROLLBACKD_OUTBOX=on and by `%s relay`; does one run, and does RabbitMQ take messages?\n",
+						waits.Lag.Round(time.Second), c.Program)
+				}
+			})
 		}
 	},
 }
+
+// late is for how long a message of the outbox may be due before somebody should look for its relay.
+const late = 10 * time.Second
 
 // deadOne is the one dead letter with the key that is named, and the tag if there is one.
 func deadOne(ctx context.Context, c *command.Call, tag string) (name operator.MessageName, err error) {
