@@ -19,7 +19,7 @@ import (
 // Given two letters whose bodies name the wrong order, and two daemons with an outbox, when one is edited on the page,
 // then that shows what differs and what the handler would do, its form posted to both daemons sends one message, the
 // stock of the right order is back once, the letter never runs, not even when it is replayed with --discarded, and
-// pages and explain of either lead to the other; and a command edits the other letter. Both say when the outbox is late.
+// pages and explain of either lead to the other; and a command edits the other letter. Both say if the outbox is late.
 func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "OUTBOX", "on", "ADMIN_TOKENS_FILE", twoTokens(t))

@@ -14,8 +14,8 @@ import (
 // badMinute is how many minutes ago one was bad, of the day that lived writes down.
 const badMinute = 400
 
-// lived writes down a day of minutes, as daemons do: more by day than by night, one minute that was bad, and half an
-// hour in which no daemon ran.
+// lived writes down a day of minutes, as daemons do, in place of those that the daemon has written: more by day than by
+// night, one minute that was bad, and half an hour in which no daemon ran.
 func (w *world) lived() {
 	w.t.Helper()
 	const minute = "('stock-rollback', '%s', TIMESTAMPDIFF(MINUTE, '1970-01-01', UTC_TIMESTAMP()) - %d, %d, %d, " +
@@ -35,7 +35,7 @@ func (w *world) lived() {
 		}
 		rows = append(rows, row)
 	}
-	w.exec("INSERT INTO consumer_log_minute VALUES " + strings.Join(rows, ", "))
+	w.exec("REPLACE INTO consumer_log_minute VALUES " + strings.Join(rows, ", "))
 }
 
 // Given a day in which one minute was bad, then the charts of the day show when, to the pointer, and by keyboard as a

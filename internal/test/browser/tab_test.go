@@ -133,10 +133,10 @@ func (b *tab) prefer(scheme string) {
 	}})
 }
 
-// withoutScript switches the scripts of pages off. What the test asks of a page still runs.
-func (b *tab) withoutScript() {
+// scripts switches the scripts of pages on or off. What the test asks of a page runs in any case.
+func (b *tab) scripts(on bool) {
 	b.t.Helper()
-	b.call(emulation.SetScriptExecutionDisabled.Method, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.call(emulation.SetScriptExecutionDisabled.Method, emulation.SetScriptExecutionDisabledParams{Value: !on})
 }
 
 func (b *tab) call(method string, params any) {
