@@ -34,7 +34,7 @@ type outcome struct {
 // part is a dependency or a queue with its last trouble.
 type part struct {
 	Name    string
-	State   string // answers, away, amiss
+	State   string // answers, away, not asked yet, amiss, well again
 	Trouble *view.Trouble
 }
 
@@ -196,7 +196,14 @@ func parts(h view.Hour) (all []part) {
 	}
 	up := h.Now().Up
 	for _, name := range slices.Sorted(maps.Keys(up)) {
-		all = append(all, part{name, map[bool]string{true: "answers", false: "away"}[up[name]], last[name]})
+		state := "away"
+		switch {
+		case up[name]:
+			state = "answers"
+		case last[name] == nil: // this daemon has just begun
+			state = "not asked yet"
+		}
+		all = append(all, part{name, state, last[name]})
 	}
 	for _, t := range h.Troubles {
 		if _, dependency := up[t.What]; !dependency {

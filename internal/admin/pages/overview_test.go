@@ -32,6 +32,17 @@ func TestTheOverviewNamesTheGroupsThatThereAre(t *testing.T) {
 	w.until("/", "no group named g is in consumer_log; there are: h")
 }
 
+// Given a daemon that has just begun, then no server is said to be away before it was in trouble.
+func TestAServerThatWasNotAskedIsNotAway(t *testing.T) {
+	h := view.Hour{
+		Samples:  []view.Sample{{Up: map[string]bool{"mysql": false, "rabbitmq": true, "redis": false}}},
+		Troubles: []view.Trouble{{What: "redis"}},
+	}
+	for i, want := range []string{"not asked yet", "answers", "away"} {
+		assert.Is(t, parts(h)[i].State, want, "server %d", i)
+	}
+}
+
 // Given 50 deliveries a second for twenty seconds and then none, then the hour had a thousand, which is no rate.
 func TestInTheHourIsACount(t *testing.T) {
 	began := time.Now()

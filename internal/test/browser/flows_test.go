@@ -107,9 +107,9 @@ type keyboard struct {
 	aside time.Duration // what the test itself has looked at meanwhile
 }
 
-// How long a person takes: the figures of the keystroke-level model (Card, Moran and Newell, 1980) for who types
-// 40 words a minute, no secretary, and for letters and digits that make no word; and 240 words a minute, as grown-ups
-// read silently. A skilled typist takes less than half of the first.
+// How long a person takes. The keystroke-level model (Card, Moran and Newell, 1980) has these figures for somebody who
+// types 40 words a minute, and for letters and digits that make no word; grown-ups read 240 words a minute silently.
+// Who types for a living takes less than half of it.
 const (
 	aPress  = 280 * time.Millisecond
 	aLetter = 500 * time.Millisecond
