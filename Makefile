@@ -7,7 +7,7 @@ GO ?= go
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
 PKG ?= $(LONGEST) ./...
 # go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
-LONGEST = ./internal/daemon ./consumer ./internal/cli ./outbox/relay ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
+LONGEST = ./consumer ./internal/daemon ./internal/cli ./outbox/relay ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
 ARGS ?=
 # Servers write into memory where there is room for them: they are killed, and nobody pulls the power plug.
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
@@ -43,9 +43,19 @@ ifdef ONLY
 test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
 else
 test: export TMPDIR := $(MEMORY)
-test: deps lint bin/with-servers ## lint, then all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
-	bin/with-servers $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
+test: deps bin/with-servers ## lint, beside all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
+	@$(MAKE) -j2 lint-beside all-tests
 endif
+
+# Tests wait for much of their time, and lint, which gives way to them, has the processors then.
+.PHONY: lint-beside all-tests
+lint-beside:
+	@nice $(MAKE) lint
+# A program built with -race sleeps for a second before it exits, for reports of goroutines that still run: goleak holds
+# that there are none.
+all-tests: export GORACE := atexit_sleep_ms=0
+all-tests:
+	bin/with-servers $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint vets
 
 # Modules of their own, so that their libraries stay out of ours.
 # The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench, and
