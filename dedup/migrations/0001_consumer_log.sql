@@ -2,6 +2,7 @@
 -- oldest: 1
 -- +goose NO TRANSACTION
 -- +goose Up
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS `consumer_log` (
   group_name         VARBINARY(100) NOT NULL,
   msg_tag            VARBINARY(100) NOT NULL,
@@ -22,7 +23,9 @@ CREATE TABLE IF NOT EXISTS `consumer_log` (
   PRIMARY KEY (group_name, msg_tag, msg_key),
   KEY by_status (consumer_status, consumer_timestamp)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
+-- +goose StatementEnd
 
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS `consumer_log_event` (
   id         BIGINT         NOT NULL AUTO_INCREMENT,
   group_name VARBINARY(100) NOT NULL,
@@ -39,6 +42,7 @@ CREATE TABLE IF NOT EXISTS `consumer_log_event` (
   PRIMARY KEY (id),
   KEY by_identity (group_name, msg_tag, msg_key, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE IF EXISTS `consumer_log_event`;

@@ -2,6 +2,7 @@
 -- oldest: 1
 -- +goose NO TRANSACTION
 -- +goose Up
+-- +goose StatementBegin
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW `consumer_log_readable` AS
 SELECT
   CONVERT(group_name USING utf8mb4) AS group_name,
@@ -24,6 +25,7 @@ SELECT
   CONVERT(msg_body USING utf8mb4)   AS msg_body,
   CONVERT(properties USING utf8mb4) AS properties
 FROM `consumer_log`;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP VIEW IF EXISTS `consumer_log_readable`;

@@ -4,6 +4,7 @@
 -- +goose Up
 ALTER TABLE rollbackd_meta MODIFY value VARBINARY(4000) NOT NULL;
 
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS `consumer_log_act` (
   id          VARBINARY(36)  NOT NULL COMMENT 'UUID, version 7',
   group_name  VARBINARY(100) NOT NULL,
@@ -33,7 +34,9 @@ CREATE TABLE IF NOT EXISTS `consumer_log_act` (
   KEY by_kind (group_name, queue, kind, id),
   KEY by_work (group_name, queue, work)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
+-- +goose StatementEnd
 
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS `consumer_log_once` (
   group_name   VARBINARY(100) NOT NULL,
   actor        VARBINARY(100) NOT NULL COMMENT 'SHA-256 of the actor, as hexadecimal digits',
@@ -51,6 +54,7 @@ CREATE TABLE IF NOT EXISTS `consumer_log_once` (
   PRIMARY KEY (group_name, actor, name),
   KEY by_age (created_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE IF EXISTS `consumer_log_once`;

@@ -11,6 +11,7 @@ PREPARE rollbackd_step FROM @rollbackd_step;
 EXECUTE rollbackd_step;
 DEALLOCATE PREPARE rollbackd_step;
 
+-- +goose StatementBegin
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW `consumer_log_readable` AS
 SELECT
   CONVERT(group_name USING utf8mb4) AS group_name,
@@ -34,6 +35,7 @@ SELECT
   CONVERT(msg_body USING utf8mb4)   AS msg_body,
   CONVERT(properties USING utf8mb4) AS properties
 FROM `consumer_log`;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP VIEW IF EXISTS `consumer_log_readable`;

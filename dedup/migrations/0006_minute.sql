@@ -3,6 +3,7 @@
 -- oldest: 1
 -- +goose NO TRANSACTION
 -- +goose Up
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS `consumer_log_minute` (
   group_name VARBINARY(100) NOT NULL,
   queue      VARBINARY(255) NOT NULL,
@@ -41,6 +42,7 @@ CREATE TABLE IF NOT EXISTS `consumer_log_minute` (
   PRIMARY KEY (group_name, queue, minute),
   KEY by_age (minute)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE IF EXISTS `consumer_log_minute`;

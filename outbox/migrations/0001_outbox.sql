@@ -4,6 +4,7 @@
 -- oldest: 1
 -- +goose NO TRANSACTION
 -- +goose Up
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS rollbackd_outbox (
   msg_tag      VARBINARY(600)  NOT NULL DEFAULT '',
   msg_key      VARBINARY(2000) NOT NULL DEFAULT '',
@@ -23,6 +24,7 @@ CREATE TABLE IF NOT EXISTS rollbackd_outbox (
   PRIMARY KEY (msg_tag, msg_key),
   KEY next_at (next_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE IF EXISTS rollbackd_outbox;

@@ -2,6 +2,7 @@
 -- oldest: 1
 -- +goose NO TRANSACTION
 -- +goose Up
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS stock (
   sku_id  BIGINT NOT NULL,
   amount  BIGINT NOT NULL,
@@ -9,7 +10,9 @@ CREATE TABLE IF NOT EXISTS stock (
   PRIMARY KEY (sku_id),
   CONSTRAINT stock_never_oversold CHECK (amount >= 0)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+-- +goose StatementEnd
 
+-- +goose StatementBegin
 CREATE TABLE IF NOT EXISTS stock_reservation (
   order_sn     VARBINARY(64)  NOT NULL,
   sku_id       BIGINT         NOT NULL,
@@ -22,6 +25,7 @@ CREATE TABLE IF NOT EXISTS stock_reservation (
   CONSTRAINT stock_reservation_quantity CHECK (quantity >= 0),
   CONSTRAINT stock_reservation_status CHECK (status BETWEEN 1 AND 4)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE IF EXISTS stock_reservation;
