@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -174,13 +173,12 @@ func TestTwoProgramsOfTwoQueuesApplyEachMessageOnce(t *testing.T) {
 // Given a program of two queues in two groups that has nothing to do, then it has eight connections at most to both
 // servers together, and is elected for both groups.
 func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
-	t.Parallel()
-	w := newWorldOn(t, servers{rabbit: stack.OwnRabbit(t)})
+	w := newWorld(t)
 	dsn := stack.MySQL(t) // where the test has no connection of its own
 	schema := require.Get(mysql.ParseDSN(dsn))(t).DBName
 	open := func() (database, rabbit int) {
 		database = w.number("SELECT COUNT(*) FROM " + stack.Processes + " WHERE db = '" + schema + "'")
-		return database, require.Get(strconv.Atoi(w.broker.Eval("length(rabbit_networking:connections())")))(t)
+		return database, w.broker.Connections()
 	}
 	w.declare()
 	_, before := open()

@@ -209,6 +209,13 @@ func (b *Broker) sum(what, expression string, queues []string) int {
 	return n
 }
 
+// Connections is how many connections to this place there are, of whom ever.
+func (b *Broker) Connections() (n int) {
+	b.t.Helper()
+	return require.Get(strconv.Atoi(b.Eval(fmt.Sprintf(
+		"length([1 || [{vhost, %s}] <- rabbit_networking:connection_info_all([vhost])])", erlangBinary(b.vhost)))))(b.t)
+}
+
 // Publish sends one message and waits until the broker has confirmed it and not returned it.
 func (b *Broker) Publish(exchange, key string, m Message) {
 	b.t.Helper()
