@@ -103,12 +103,18 @@ func (p place) with(t *testing.T, c certs.TLS) string {
 	return target
 }
 
-// Given servers that want client certificates, when a client has the right ones, then it connects; when something is
-// wrong with one of them, then the error says which server, what is wrong with whose certificate, and the setting to
-// look at.
-func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
+// Given servers of its own that want client certificates: renewed ones are used for the next connection, and each
+// server says which certificate is wrong, at last that its own has expired.
+func TestServersThatWantCertificates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	t.Run("renewed", func(t *testing.T) { renewedCertificatesAreUsedForTheNextConnection(t, w) })
+	t.Run("wrong", func(t *testing.T) { eachServerSaysWhichCertificateIsWrong(t, w) })
+}
+
+// When a client has the right ones, then it connects; when something is wrong with one of them, then the error says
+// which server, what is wrong with whose certificate, and the setting to look at.
+func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 	day := 24 * time.Hour
 	good := w.trusted.Issue(stack.Certificate{Name: "client"})
 	stranger := w.foreign.Issue(stack.Certificate{Name: "stranger"})
@@ -207,11 +213,9 @@ func isBroker(err error) bool {
 	return ok
 }
 
-// Given a connection that has certificates, when they are renewed in their files, then the next connection uses the new
-// ones; when the files are broken, then the former ones stay in use, and one warning says so.
-func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// When certificates are renewed in their files, then the next connection uses the new ones; when the files are broken,
+// then the former ones stay in use, and one warning says so.
+func renewedCertificatesAreUsedForTheNextConnection(t *testing.T, w *world) {
 	for _, p := range w.places {
 		t.Run(p.name, func(t *testing.T) {
 			ours := w.trusted.Issue(stack.Certificate{Name: "first"})
