@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -61,10 +60,16 @@ func listText[T any](list []T, text func(T) string) string {
 	return strings.Join(texts, ",")
 }
 
-var noughts = regexp.MustCompile(`([hm])0[ms](0s)?$`)
-
 // shortDuration writes d in its shortest form: 2m, not 2m0s.
-func shortDuration(d time.Duration) string { return noughts.ReplaceAllString(d.String(), "$1") }
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	for _, nought := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, nought) {
+			text = text[:len(text)-len("0s")]
+		}
+	}
+	return text
+}
 
 var units = []struct {
 	name string
