@@ -21,9 +21,8 @@
 // touching a server what a row means for its letter, watch.go says how many may go and looks what becomes of them,
 // change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
 //
-// Beside that, list.go, show.go and export.go read consumer_log for a person, walk.go reads the queue and moves
-// nothing, compensate.go replays by itself what is due, and notify.go notifies a [Notifier] of new letters; webhook.go
-// is one.
+// Beside that, list.go reads consumer_log for a person, walk.go reads the queue and moves nothing, compensate.go
+// replays by itself what is due, and notify.go notifies a [Notifier] of new letters, of which a webhook is one.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit. It knows nothing of
 // handlers or environment variables, and HTTP only as the sender of a webhook.

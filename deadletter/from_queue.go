@@ -2,8 +2,14 @@ package deadletter
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // queueSource is the dead-letter queue: the letters that were in it when the run began.
@@ -73,4 +79,187 @@ func (s *queueSource) close(ctx context.Context, err error) error {
 		s.tally.missed()
 	}
 	return err
+}
+
+const (
+	// prefetch is how many letters one channel may hold unacked. What a run does not take it must hold until its end,
+	// because what is given back earlier is delivered again at once; so it opens a channel more whenever one is full.
+	prefetch = 1000
+	// idle is how long nothing comes before the broker is asked whether anything is left: another run may have taken it.
+	idle = 300 * time.Millisecond
+	// patience is how long nothing may come although the queue has letters.
+	patience = 30 * time.Second
+	// moment is how long a run waits at its end for what it gave back.
+	moment = time.Second
+)
+
+// errIdle ends a wait for letters that nobody sends.
+var errIdle = errors.New("no letter came")
+
+// queue reads a queue without giving anything back before its end.
+type queue struct {
+	conn *rabbit.Conn
+	name string
+	all  []*channel // the last one is read; the others are full
+	buf  []rabbit.Delivery
+	got  int // letters collected so far
+
+	found  int // letters that were there when they were counted
+	others int // who else read the queue then
+}
+
+// channel is a subscription with what it holds.
+type channel struct {
+	sub  *rabbit.Subscription
+	held int // unacked, of those collected
+}
+
+// taken is a delivery and the channel on which it must be acked; none if it comes from a file.
+type taken struct {
+	rabbit.Delivery
+	from *channel
+}
+
+// next takes up to n letters, at least one while there are some; none at the end of the queue.
+func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
+	began := time.Now()
+	for {
+		now, err := q.channel(ctx)
+		if err != nil {
+			return nil, err
+		}
+		soon, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
+		q.buf, err = now.sub.Collect(soon, n, 2*time.Millisecond, q.buf)
+		cancel()
+		switch {
+		case len(q.buf) > 0:
+			q.got += len(q.buf)
+			return now.hold(q.buf), nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !errors.Is(err, errIdle):
+			return nil, err
+		}
+		ready, _, err := q.depth(ctx)
+		if err != nil || ready == 0 {
+			return nil, err
+		}
+		if time.Since(began) > patience {
+			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
+		}
+	}
+}
+
+func (l *Letters) dial(ctx context.Context) (*queue, error) {
+	conn, err := rabbit.Dial(ctx, l.o.amqp())
+	if err != nil {
+		return nil, brokerError(err)
+	}
+	return &queue{conn: conn, name: l.Queue()}, nil
+}
+
+// UnknownQueue says that RabbitMQ has no main queue of this name, to which letters could be replayed; "" when it has.
+func (l *Letters) UnknownQueue(ctx context.Context) (string, error) {
+	q, err := l.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = q.conn.Close() }() // it was only asked
+	const notFound = 404
+	_, _, err = q.conn.Depth(ctx, l.o.Queue)
+	if broker, ok := errors.AsType[*rabbit.BrokerError](err); ok && broker.Code == notFound {
+		return fmt.Sprintf("no queue named %s is in RabbitMQ at %s, which does not tell over AMQP which there are: "+
+			"`rabbitmqctl list_queues` does, and `migrate` makes a new one", l.o.Queue, q.conn.Where()), nil
+	}
+	return "", brokerError(err)
+}
+
+// count says how many letters are there now, which are those of a walk.
+func (q *queue) count(ctx context.Context) (err error) {
+	q.found, q.others, err = q.depth(ctx)
+	return err
+}
+
+// depth is how many letters are ready, and how many others read the queue.
+func (q *queue) depth(ctx context.Context) (ready, consumers int, err error) {
+	ready, consumers, err = q.conn.Depth(ctx, q.name)
+	return ready, consumers, brokerError(err)
+}
+
+// channel is one with room.
+func (q *queue) channel(ctx context.Context) (*channel, error) {
+	if n := len(q.all); n > 0 && q.all[n-1].held < prefetch {
+		return q.all[n-1], nil
+	}
+	sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), prefetch)
+	if err != nil {
+		return nil, err
+	}
+	q.all = append(q.all, &channel{sub: sub})
+	return q.all[len(q.all)-1], nil
+}
+
+// leave gives everything back that was not acked, as far as the connection lives.
+//
+// It makes sure that every ack has reached the queue: RabbitMQ holds back acks for a quorum queue that is slow to take
+// them, and forgets them when their channel closes; the answer to a cancel comes after those that the queue has taken
+// and makes the channel send the rest. And it waits for what was given back to be there again, so that the next
+// run finds it.
+func (q *queue) leave(ctx context.Context) {
+	for _, c := range q.all {
+		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
+	}
+	if len(q.all) == 0 {
+		return
+	}
+	for _, c := range q.all {
+		_ = c.sub.Close() // what is still unacked goes back when the connection is closed, whatever this says
+	}
+	ready := max(q.found, q.got) - q.acked() // if nobody else takes any
+	q.got, q.all = q.acked(), nil
+	ctx, cancel := context.WithTimeout(ctx, moment)
+	defer cancel()
+	for {
+		if have, _, err := q.depth(ctx); err != nil || have >= ready || wait.For(ctx, 10*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// close leaves the queue, and ends the connection.
+func (q *queue) close(ctx context.Context) error {
+	q.leave(context.WithoutCancel(ctx))
+	return q.conn.Close()
+}
+
+// acked is how many letters were acked.
+func (q *queue) acked() int {
+	n := q.got
+	for _, c := range q.all {
+		n -= c.held
+	}
+	return n
+}
+
+func (c *channel) hold(got []rabbit.Delivery) []taken {
+	c.held += len(got)
+	letters := make([]taken, len(got))
+	for i, d := range got {
+		letters[i] = taken{d, c}
+	}
+	return letters
+}
+
+// ack tells the broker to forget these letters.
+func (c *channel) ack(letters []*letter) error {
+	tags := make([]uint64, len(letters))
+	for i, lt := range letters {
+		tags[i] = lt.Tag
+	}
+	slices.Sort(tags)
+	if err := c.sub.AckAll(tags); err != nil {
+		return err
+	}
+	c.held -= len(tags)
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -139,4 +140,160 @@ func (o Options) amqp() rabbit.Config {
 	return rabbit.Config{
 		URLs: o.AMQPURLs, Current: o.CurrentAMQPURLs, Name: o.Name, TLS: o.AMQPTLS, Certs: o.certs,
 	}
+}
+
+// ReplayOptions say how to replay.
+type ReplayOptions struct {
+	// By is the person or process; it stands in the story of each row.
+	By string
+	// Force also takes letters without a row that are older than the log's retention, and those whose key another body had
+	// whose row is gone. Each of them may have had its effect, which then happens again. And it takes parked letters.
+	Force bool
+	// Discarded also takes letters whose identity a person has discarded.
+	Discarded bool
+	// DryRun changes nothing and counts what would be.
+	DryRun bool
+
+	// Rate is how many letters are replayed per second at most; 0: as many as can be.
+	Rate float64
+	// Window is how many replayed letters may wait for the daemon at a time, 0 to MaxWindow: the run looks at their rows
+	// and goes on when they are done or have failed, and in the end it waits for the last. 0: none is watched, full speed.
+	Window int
+	// MaxFailures ends the run with ErrTooManyFailures when so many letters of it have failed again, or are dead again. It
+	// wants a Window, which bounds how many more may fail meanwhile. 0: they are only counted.
+	MaxFailures int
+
+	// Progress, if set, is called after every window of letters and while the run waits, by the goroutine that called
+	// Replay.
+	Progress func(Progress)
+}
+
+// MaxWindow bounds ReplayOptions.Window.
+const MaxWindow = 10_000
+
+// DiscardOptions say how to discard.
+type DiscardOptions struct {
+	By, Why  string // who, and why: both stand in the row
+	DryRun   bool
+	Progress func(Progress)
+}
+
+// Progress is how far a run has come.
+type Progress struct {
+	Seen, Found int // letters of the set; Found is 0 while a file is read
+	Done        int // replayed or discarded
+	Waiting     int // replayed and watched, without an outcome
+	Failed      int // replayed and watched, failed again
+	Applied     int // replayed and watched, their effect committed
+	Left        int // chosen, and stay
+	// Confirmed: of a [Set], everything that was ever reopened for it is published and confirmed by now.
+	Confirmed bool
+}
+
+// What ends a replay that is watched.
+var (
+	ErrTooManyFailures = errors.New("too many of the replayed letters failed again")
+	ErrNobodyConsumes  = errors.New("nobody consumes the main queue")
+)
+
+const (
+	// window is how many letters go through the steps together: half of what a channel holds, so that the next ones come
+	// meanwhile.
+	window = 500
+	// windowTimeout bounds what some letters do after the run was asked to stop: those in hand are finished, not dropped.
+	windowTimeout = time.Minute
+	// holdTime is how long a run holds letters that it does not take: after 30 minutes, RabbitMQ closes the channel of a
+	// delivery without an ack. A run that takes longer gives them back and goes on with what is left of its set.
+	holdTime = 10 * time.Minute
+)
+
+// Validate says what contradicts itself.
+func (o ReplayOptions) Validate() error {
+	var errs []error
+	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
+		errs = append(errs, fmt.Errorf("a rate of %v letters per second", o.Rate))
+	}
+	if o.Window < 0 || o.Window > MaxWindow {
+		errs = append(errs, fmt.Errorf("a window of %d letters: want 0 to %d", o.Window, MaxWindow))
+	}
+	if o.MaxFailures < 0 || o.MaxFailures > 0 && o.Window == 0 {
+		errs = append(errs, fmt.Errorf("at most %d failures, with a window of %d letters", o.MaxFailures, o.Window))
+	}
+	return errors.Join(errs...)
+}
+
+// Result is what a run did. The names of its JSON form are stable.
+type Result struct {
+	DryRun bool `json:"dry_run"` // nothing was changed: the numbers say what would have been
+	Found  int  `json:"found"`   // letters in the queue when the run began, or rows, or lines
+	Seen   int  `json:"seen"`    // letters that were read
+	Others int  `json:"others"`  // readers of the queue beside the run when it began: what they held it did not see
+
+	Replayed  int `json:"replayed"`  // reopened, published, acked
+	Mended    int `json:"mended"`    // of them, those with another body than their rows had
+	Discarded int `json:"discarded"` // ended and acked
+	Stale     int `json:"stale"`     // acked: their identity had ended already
+	// acked: further letters of a message that the run has just replayed or discarded
+	Duplicates  int `json:"duplicates"`
+	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out
+	Later       int `json:"later"`        // stay: they came, or died again, after the run began
+	Unseen      int `json:"unseen"`       // stay: the run ended before it came to them
+
+	// What became of the replayed letters until the end of the run, as far as it watched them.
+	Applied     int `json:"applied"`      // their effect is committed
+	FailedAgain int `json:"failed_again"` // an attempt failed: they are tried again, or dead again
+	DeadAgain   int `json:"dead_again"`   // of them, those that are dead letters again
+	Unsettled   int `json:"unsettled"`    // nothing yet
+
+	// Parked counts the letters of Left that were replayed as often as is allowed. They are marked in their rows.
+	Parked int `json:"parked"`
+	// NotFound are the keys of the filter that no letter has which fulfils all of it. Empty while letters are unseen.
+	NotFound []string `json:"not_found"`
+
+	ByReason map[dedup.Reason]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
+	Left     []Left               `json:"left"`      // chosen, but they stay in the queue; of a [Set] the first
+
+	// ByRows: the letters were found by their rows, see [Filter.ByRows]; those in the queue are stale.
+	ByRows bool        `json:"-"`
+	LeftBy map[Why]int `json:"-"` // all that were chosen and stay
+	// Confirmed: of a [Set], everything that was ever reopened for it is published and confirmed.
+	Confirmed bool `json:"-"`
+}
+
+// and is r with what another run did of the same kind, as far as compensation tells of it.
+func (r Result) and(o Result) Result {
+	if r.ByReason == nil {
+		return o
+	}
+	r.Found, r.Seen, r.Replayed, r.Parked = r.Found+o.Found, r.Seen+o.Seen, r.Replayed+o.Replayed, r.Parked+o.Parked
+	r.NotSelected, r.Left = r.NotSelected+o.NotSelected, append(r.Left, o.Left...)
+	for reason, n := range o.ByReason {
+		r.ByReason[reason] += n
+	}
+	return r
+}
+
+// LeftCount is how many letters were chosen and stay.
+func (r Result) LeftCount() (all int) {
+	for _, n := range r.LeftBy {
+		all += n
+	}
+	return all
+}
+
+// Left is a letter that was chosen and stays in the queue.
+type Left struct {
+	Tag    string       `json:"tag"`
+	Key    string       `json:"key"`
+	Reason dedup.Reason `json:"reason"`
+	Why    Why          `json:"why"`
+	Error  string       `json:"error,omitempty"`
+}
+
+func (l Left) String() string {
+	text := fmt.Sprintf("%s/%q: %s", l.Tag, l.Key, l.Why)
+	if l.Error != "" {
+		text += ": " + l.Error
+	}
+	return text
 }

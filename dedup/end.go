@@ -1,6 +1,10 @@
 package dedup
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
 // Dead marks an identity dead, after its letter is confirmed: an absent or failed one, or a claimed one by the row of
 // its own claim (Claim.Row). The entry is kept where the row does not have it yet, so that a person can read the
@@ -67,4 +71,74 @@ func (l *Log) CondemnAll(ctx context.Context, all []Condemnation) (rows []Row, e
 		c.say(a.Cause)
 		return c, nil
 	})
+}
+
+// parked begins the remark of a parked row.
+const parked = "parked "
+
+// Park marks a dead row whose letter is not replayed by itself any more: remark begins with why, before the last error,
+// and the story gets a line. It is no transition: status, version and times stay, so that nobody who has read the row
+// loses it. False: it is marked already, or somebody has moved the row.
+func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, err error) {
+	if row.Status != Dead {
+		return false, fmt.Errorf("park %v: %w from %v", row.Identity, ErrTransition, row.Status)
+	}
+	err = l.inTx(ctx, func(tx Execer) error {
+		var s statement
+		s.add("UPDATE "+l.table+" FORCE INDEX (PRIMARY) SET remark = LEFT(CONCAT(?, remark), ?)", parked+why+": ", MaxRemark)
+		s.add(keyIs, keyArgs(row.Identity)...)
+		s.add(" AND consumer_status = ?", int(row.Status))
+		s.add(" AND consumer_times = ?", row.Attempts)
+		s.add(" AND replays = ?", row.Replays)
+		s.add(" AND remark NOT LIKE ?", parked+"%")
+		affected, err := s.exec(ctx, tx)
+		if err != nil || affected != 1 {
+			return err
+		}
+		marked = true
+		c := &change{key: row.Identity, from: row.Version, to: row.Version, by: by, why: parked + why}
+		_, err = l.event(c).exec(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("park %v: %w", row.Identity, err)
+	}
+	return marked, nil
+}
+
+// maxAdopted bounds the replays of a letter that is adopted: its header may be forged, and the column counts on.
+const maxAdopted = 1 << 30
+
+// Adopt marks an absent identity dead whose letter lies in the dead-letter queue without a row, on behalf of a person.
+// Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by
+// hand: the daemon acks an older one. For the rest it is like [Log.Dead].
+func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason Reason, cause, by string) error {
+	_, err := first(moveAll(ctx, l, []Death{{absent(e.Identity), e, reason, cause}}, func(d Death) (*change, error) {
+		c, err := l.dying(d)
+		if err == nil {
+			c.to.Replays, c.by = max(0, min(replays, maxAdopted)), by
+		}
+		return c, err
+	}))
+	return err
+}
+
+// AdoptSuccess writes the success row of an absent identity whose effect is committed, on behalf of a person: somebody
+// deleted the row. The caller must hold, in tx, locks on what proves the effect. It writes a line of the story.
+// ErrExists: there is a row. Whatever the error, roll tx back.
+func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Identity, by, why string) error {
+	c, err := l.begin(actionInsert, absent(k))
+	if err != nil {
+		return err
+	}
+	c.to.Attempts, c.entry, c.by = 1, &Entry{Identity: k}, by
+	c.say(why)
+	err = l.apply(ctx, tx, []*change{c})
+	if errors.Is(err, ErrLost) {
+		err = ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("adopt %v as applied: %w", k, err)
+	}
+	return nil
 }

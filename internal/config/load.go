@@ -1,10 +1,21 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Source says where a setting's value came from.
@@ -204,4 +215,207 @@ func (s *Variable) find(ours map[string]string) {
 	if s.raw == "" && !s.empty {
 		s.refuse("%s", empty)
 	}
+}
+
+const (
+	// maxFileBytes bounds what X_FILE reads, so that a wrong path cannot fill the memory.
+	maxFileBytes = 64 << 10
+	// fileTimeout bounds how long a file may take: a pipe into which nobody writes, a file system that is away.
+	fileTimeout = 5 * time.Second
+	// byteOrderMark is U+FEFF in UTF-8. A file in UTF-16 has control characters, which no secret may have.
+	byteOrderMark = "\ufeff"
+)
+
+// readWithin reads a setting from a file, without the newline that editors leave at its end and the byte order mark
+// that some write before its beginning: nobody sees either, and each would be a part of a user's name or a password. No
+// error holds the name, which may be the secret itself.
+func readWithin(path string, timeout time.Duration) (string, error) {
+	type content struct {
+		text string
+		err  error
+	}
+	read, until := make(chan content, 1), time.Now().Add(timeout)
+	go func() { // a pipe that nobody opens for writing holds whoever opens it for reading
+		text, err := readFile(path, until)
+		read <- content{text, err}
+	}()
+	c := content{err: os.ErrDeadlineExceeded}
+	select {
+	case c = <-read:
+	case <-time.After(timeout):
+		if w, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // which lets it go
+			_ = w.Close()
+		}
+	}
+	if errors.Is(c.err, os.ErrDeadlineExceeded) {
+		return "", fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
+	}
+	if e, ok := errors.AsType[*fs.PathError](c.err); ok {
+		return "", e.Err
+	}
+	return c.text, c.err
+}
+
+func readFile(path string, until time.Time) (string, error) {
+	if path == "" {
+		return "", errors.New("the name is empty")
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", err
+	case info.IsDir():
+		return "", errors.New("it is a directory")
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0:
+		return "", errors.New("it is neither a file nor a pipe")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	_ = f.SetReadDeadline(until)     // a regular file has none, and needs none
+	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(content) > maxFileBytes {
+		err = fmt.Errorf("it has %d bytes or more, at most %d are allowed", max(info.Size(), maxFileBytes+1), maxFileBytes)
+	}
+	value := strings.TrimPrefix(string(content), byteOrderMark)
+	return strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r"), err
+}
+
+// rereadTimeout bounds how long a connection waits for the file of its password.
+const rereadTimeout = time.Second
+
+// Fresh gives the text of a secret setting as it is now, to be asked for before each new connection: a password that
+// was changed in the file of X_FILE is read again. Only the login of a URL or DSN may change while the process runs,
+// because with another host, database or parameter it would silently work on something else. While the file cannot be
+// read, is malformed or says anything else, the last good text holds, and warn is told why, once until that changes.
+// What did not come from a file (a pipe is read once) never changes. Safe for many goroutines.
+func (c Config) Fresh(key string, warn func(Warning)) func() string {
+	s := c.of(key)
+	switch {
+	case s == nil:
+		return func() string { return "" }
+	case s.secret == nil || s.from != FromFile:
+		return func() string { return s.raw }
+	}
+	return (&fresh{Variable: s, last: s.raw, warn: warn}).text
+}
+
+// fresh is one setting whose file is read again.
+type fresh struct {
+	*Variable
+	warn func(Warning)
+
+	mu   sync.Mutex
+	last string // the last good text; guarded by mu
+	told string // what was warned of and still holds; guarded by mu
+}
+
+func (f *fresh) text() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if info, err := os.Stat(f.path); err == nil && !info.Mode().IsRegular() {
+		return f.last // a pipe has been read to its end
+	}
+	now, err := readWithin(f.path, rereadTimeout)
+	problem := ""
+	switch {
+	case err != nil:
+		problem = "cannot be read again: " + err.Error()
+	case now == f.last:
+	case now == "" || !f.accepts(now):
+		problem = "holds a malformed value now"
+	case f.secret.fixed(now) != f.secret.fixed(f.last):
+		problem = "names another server, database or parameter now: that needs a restart"
+	default:
+		f.last = now
+	}
+	if problem != "" && problem != f.told {
+		f.warn(Warning{Variable: f.Name + fileSuffix, What: problem + "; the former value stays in use"})
+	}
+	f.told = problem
+	return f.last
+}
+
+func dsnWithoutLogin(raw string) string {
+	dsn, err := mysqldb.ParseDSN(raw)
+	if err != nil {
+		return ""
+	}
+	dsn.User, dsn.Passwd = "", ""
+	return dsn.FormatDSN()
+}
+
+func urlWithoutLogin(raw string) string {
+	m := urlForm.FindStringSubmatch(raw)
+	if m == nil {
+		return raw
+	}
+	return m[1] + m[3] + m[4] + m[5]
+}
+
+// Warning is something about a setting that does not stop the start.
+type Warning struct {
+	Variable string // name, with prefix
+	What     string // completes the sentence that begins with the name
+	Do       string // what to do about it; only [Config.Remarks] say that beside
+}
+
+// String is one line.
+func (w Warning) String() string { return w.Variable + " " + w.What }
+
+// testPrefix begins the names by which the tests are told about servers.
+const testPrefix = Prefix + "TEST_"
+
+// kubernetes sets variables for every service of a namespace; for one named rollbackd they have our prefix.
+var kubernetes = regexp.MustCompile(`_SERVICE_|_PORT$|_PORT_[0-9]+_(TCP|UDP|SCTP)`)
+
+// unknownNames warns of names with our prefix that are no setting, most likely a misspelling of one: the setting meant
+// is then at its default. It never shows the value, which may be a secret under a misspelt name.
+func unknownNames(ours map[string]string, settings []*Variable) []Warning {
+	var names []string
+	for _, s := range settings {
+		names = append(names, s.Name)
+	}
+	var warnings []Warning
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
+		known := slices.Contains(names, name) || slices.Contains(names, strings.TrimSuffix(name, fileSuffix))
+		if !known && !strings.HasPrefix(name, testPrefix) && !kubernetes.MatchString(name) {
+			warnings = append(warnings, Warning{
+				Variable: name, What: "is no setting and has no effect; the nearest one is " + nearest(name, names),
+			})
+		}
+	}
+	return warnings
+}
+
+// nearest is the known name with the fewest edits to name; the first of several. A name that ends in _FILE is compared
+// without it and gets it back.
+func nearest(name string, known []string) string {
+	stem, isFile := strings.CutSuffix(name, fileSuffix)
+	best := slices.MinFunc(known, func(a, b string) int { return edits(stem, a) - edits(stem, b) })
+	if isFile {
+		best += fileSuffix
+	}
+	return best
+}
+
+// edits counts the insertions, deletions and replacements that make b out of a.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		replaced := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			if a[i] != b[j] {
+				replaced++
+			}
+			replaced, row[j+1] = row[j+1], min(replaced, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }

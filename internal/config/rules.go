@@ -3,7 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +18,11 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/limits"
+	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // rule is how the text of a setting is read. The text for the documentation is made together with it, so that it cannot
@@ -279,4 +288,254 @@ func listenAddr() rule[string] {
 		}
 		return nil
 	})
+}
+
+func parseInt(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return 0, errors.New("is too large a number")
+	case err != nil:
+		return 0, errors.New("is not a whole number")
+	}
+	return n, nil
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, noUnit(s, "a duration", "a number and ms, s, m or h")
+	}
+	return d, nil
+}
+
+// noUnit says what is wrong with what cannot be read as a number with a unit.
+func noUnit(s, wanted, form string) error {
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return fmt.Errorf("has no unit: %s is %s", wanted, form)
+	}
+	return fmt.Errorf("is not %s: %s", wanted, form)
+}
+
+// listOf reads values with commas between them.
+func listOf[T any](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(raw string) ([]T, error) {
+		var list []T
+		for i, part := range strings.Split(raw, ",") {
+			v, err := parse(strings.TrimSpace(part))
+			if err != nil {
+				return nil, fmt.Errorf("entry %d %w", i+1, err)
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	}
+}
+
+// listText writes values as listOf reads them.
+func listText[T any](list []T, text func(T) string) string {
+	texts := make([]string, len(list))
+	for i, v := range list {
+		texts[i] = text(v)
+	}
+	return strings.Join(texts, ",")
+}
+
+// shortDuration writes d in its shortest form: 2m, not 2m0s.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	for _, nought := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, nought) {
+			text = text[:len(text)-len("0s")]
+		}
+	}
+	return text
+}
+
+var units = []struct {
+	name string
+	bits int
+}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}}
+
+// showBytes writes a size as the shortest whole number with a unit.
+func showBytes(b int64) string {
+	for _, u := range units {
+		if n := b >> u.bits; n<<u.bits == b {
+			return strconv.FormatInt(n, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(b, 10) + "B"
+}
+
+func parseBytes(s string) (int64, error) {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(s, u.name)
+		n, err := strconv.ParseInt(number, 10, 64)
+		switch {
+		case !ok || err != nil && !errors.Is(err, strconv.ErrRange):
+		case err != nil || n < 0 || n > math.MaxInt64>>u.bits:
+			return 0, errors.New("is outside what can be counted")
+		default:
+			return n << u.bits, nil
+		}
+	}
+	return 0, noUnit(s, "a size", "a whole number and KiB, MiB or GiB")
+}
+
+// webURL is the rule of an HTTP URL.
+func webURL(text string) rule[string] {
+	return texts("http:// or https:// URL"+text, func(raw string) error { return urlProblem(raw, "http", "https") })
+}
+
+// managementURL is asked for paths below it.
+func managementURL() rule[string] {
+	return webURL(", with user and password").but(func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err != nil || u.RawQuery != "" || u.Fragment != ""
+	}, "must be a URL without query and fragment")
+}
+
+// httpTarget has no login: that has settings of its own.
+func httpTarget() rule[string] {
+	return webURL(" without user and password").but(func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err != nil || u.User != nil || u.Fragment != ""
+	}, "must be a URL without user, password and fragment; HTTP_TOKEN is for a password")
+}
+
+// eachURL makes something of each URL of several, and names the one that make refuses.
+func eachURL(urls []string, make func(string) (string, error)) (all []string, err error) {
+	for i, raw := range urls {
+		made, err := make(raw)
+		if err != nil && len(urls) > 1 {
+			err = fmt.Errorf("URL %d of %d %w", i+1, len(urls), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made)
+	}
+	return all, nil
+}
+
+func amqpURLs() rule[[]string] {
+	return rule[[]string]{text: "amqp:// or amqps:// URLs, comma-separated", read: func(list string) ([]string, error) {
+		return eachURL(redisdb.SplitURLs(list), func(raw string) (string, error) {
+			err := urlProblem(raw, "amqp", "amqps")
+			if err == nil {
+				err = withoutExample(rabbit.CheckURL(raw), "; expected ")
+			}
+			return raw, err
+		})
+	}}
+}
+
+// withoutExample is an error without its example, which is the variable's own.
+func withoutExample(err error, behind string) error {
+	if err == nil {
+		return nil
+	}
+	what, _, _ := strings.Cut(err.Error(), behind)
+	return errors.New(what)
+}
+
+// asked is the rule of which the package knows that connects.
+func asked(text string, check func(string) error) rule[string] {
+	return texts(text, func(raw string) error {
+		if err := check(raw); err != nil {
+			return fmt.Errorf("cannot be used: %w", err)
+		}
+		return nil
+	})
+}
+
+func redisURL() rule[string] {
+	return asked("redis:// or rediss:// URL, or off; for redlock several, comma-separated", func(list string) error {
+		_, err := eachURL(redisdb.SplitURLs(list), func(raw string) (string, error) { return raw, redisdb.CheckURL(raw) })
+		return err
+	}).or(isOff, "")
+}
+
+func zooKeeperURL() rule[string] { return asked(lockers.ZooKeeperForm, lockers.CheckZooKeeperURL) }
+
+func mysqlDSN() rule[string] {
+	return texts("go-sql-driver DSN: "+mysqldb.DSNForm, func(raw string) error {
+		_, err := mysqldb.ParseDSN(raw)
+		return err
+	})
+}
+
+// keyFrom asks the package that reads messages.
+func keyFrom() rule[string] {
+	const text = "header:NAME, property:message_id, property:correlation_id, json:/POINTER, body:sha256; comma-separated"
+	return texts(text, func(raw string) error {
+		if _, err := wire.ParseKeySources(raw); err != nil {
+			return fmt.Errorf("does not work: %w", withoutExample(err, "; for example "))
+		}
+		return nil
+	})
+}
+
+// urlProblem never quotes url.Parse's error: for a password that is not encoded it holds a piece of it.
+func urlProblem(raw string, schemes ...string) error {
+	const encode = "percent-encode special characters of user name and password " +
+		"(/ is %2F, # is %23, ? is %3F, @ is %40, % is %25)"
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || !slices.Contains(schemes, strings.ToLower(scheme)) {
+		return errors.New("must begin with " + strings.Join(schemes, ":// or ") + "://")
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil && strings.Contains(rest, "@"):
+		return errors.New("cannot be parsed: " + encode)
+	case err != nil:
+		return errors.New("cannot be parsed as a URL")
+	case strings.ContainsAny(raw, " \t"):
+		return errors.New("has a space in it")
+	case u.Hostname() == "" || strings.Contains(u.Host, ","):
+		return errors.New("has no valid host")
+	case strings.Contains(u.Path+u.RawQuery+u.Fragment, "@"):
+		return errors.New("has an @ after its host: " + encode)
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return errors.New("has a port that is not 1 to 65535")
+		}
+	}
+	return nil
+}
+
+// Proxy is one that has made sure who asks for pages, and says so in a header.
+type Proxy struct {
+	// Header names the person.
+	Header string
+	// Peers are the addresses of the proxy. From others the header means nothing.
+	Peers []netip.Prefix
+	// GroupHeader lists, with commas, the groups of the person: who is not in Group may look and not act. "": all may
+	// act.
+	GroupHeader, Group string
+}
+
+var proxyForm = regexp.MustCompile(`^([A-Za-z0-9-]+)\s+(\S+)(?:\s+([A-Za-z0-9-]+)=([^,\s]+))?$`)
+
+func adminProxy() rule[Proxy] {
+	const text = "HEADER CIDR[,CIDR…] [GROUPHEADER=GROUP]"
+	return rule[Proxy]{text: text, read: func(raw string) (p Proxy, err error) {
+		parts := proxyForm.FindStringSubmatch(strings.TrimSpace(raw))
+		if parts == nil {
+			return p, errors.New("must be " + text)
+		}
+		p.Header, p.GroupHeader, p.Group = http.CanonicalHeaderKey(parts[1]), http.CanonicalHeaderKey(parts[3]), parts[4]
+		for peer := range strings.SplitSeq(parts[2], ",") {
+			prefix, err := netip.ParsePrefix(peer)
+			if ip, single := netip.ParseAddr(peer); err != nil && single == nil {
+				prefix, err = ip.Prefix(ip.BitLen())
+			}
+			if err != nil {
+				return p, fmt.Errorf("has %q where an address or a network like 10.0.0.0/8 belongs", peer)
+			}
+			p.Peers = append(p.Peers, prefix.Masked())
+		}
+		return p, nil
+	}}
 }

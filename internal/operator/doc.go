@@ -7,16 +7,15 @@
 // twice, because every step that moves a row or a message is package deadletter's, compared and counted.
 //
 // Lookups (lookup.go): what is known of one message, or of all messages of one order, and what could not be seen: a
-// bounded look never passes for a whole one. explain.go and meaning.go say it in words, the same ones to a terminal and
-// to a page.
+// bounded look never passes for a whole one. explain.go says it in words, the same ones to a terminal and to a page.
 //
 // Reconciliation (reconcile.go): where rows, letters and reservations tell different stories, and what mends that
-// (cure.go), by the same guarded steps as a replay. What a user's SELECT says should have come is looked for in log and
+// (mend.go), by the same guarded steps as a replay. What a user's SELECT says should have come is looked for in log and
 // outbox, and put there if it is missing (expected.go).
 //
 // Maintenance (maintenance.go): what one process of a group is enough for: it deletes rows that have outlived their
 // retention, replays letters by itself, notifies of new ones, and says once an hour what waits longest; and the figures
-// of the log (figures.go).
+// of the log.
 //
 // What must not live here: HTTP, pages, sign-in and rights of persons (internal/admin), how a letter is read, sent and
 // ended (deadletter), rows of the log (dedup), and whatever a delivery needs to end (consumer).

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/stock"
@@ -264,4 +266,18 @@ func (o Lookup) searchReservations(ctx context.Context, t *Told, m *Message, min
 			"the first %d were searched; --order SN looks at an order's own", o.most())
 	}
 	return nil
+}
+
+// mostGroups is how many groups are named; where there are as many, nothing is said.
+const mostGroups = 20
+
+// UnknownGroup says that the log has no row of the group, and which groups it has: the name may be misspelt. It is ""
+// where there is a row, and in a log without any row, which is new.
+func (o Lookup) UnknownGroup(ctx context.Context) (string, error) {
+	groups, err := o.Records.Groups(ctx, mostGroups)
+	if err != nil || len(groups) == 0 || len(groups) == mostGroups || slices.Contains(groups, o.Group) {
+		return "", err
+	}
+	return screen.Printable(fmt.Sprintf("no group named %s is in %s; there are: %s; a new one is there from its first "+
+		"message on", o.Group, o.Records.Options().Table, strings.Join(groups, ", "))), nil
 }

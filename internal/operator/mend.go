@@ -1,17 +1,22 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -147,4 +152,327 @@ func (r *reconciling) republish(ctx context.Context) error {
 		f.Mended, f.Failure = !failed, failure
 	}
 	return nil
+}
+
+// Repair is what a machine may do about a finding.
+type Repair string
+
+// The repairs. What has none is a person's: its cure says how.
+const (
+	NoRepair        Repair = ""
+	RepairAdopt     Repair = "adopt"     // file the letter as dead, or write the success row again
+	RepairRepublish Repair = "republish" // send the message again, from its row
+	RepairReplay    Repair = "replay"    // drop the letter of what has ended, or end a replay that was cut off
+)
+
+// Repair is what [Reconciliation.Mend] would do. A risk is why a person must be sure of something first, "" when
+// nothing is to be feared: such a finding is mended with Force only.
+func (f *Finding) Repair() (by Repair, risk string) {
+	by = known[f.Kind].repair
+	switch {
+	case f.Kind == LetterWithoutRow && deadletter.Why(f.Hindrance) == deadletter.WhyKeyTaken:
+		return by, "Another body had this key, and that row is gone: this one may take effect too."
+	case f.Kind == LetterWithoutRow && f.Hindrance != "":
+		return by, "The message may have had its effect, and its row be deleted since."
+	case f.Hindrance != "", f.Kind == ReleasedWithoutSuccess && f.Status != dedup.Absent.String():
+		return NoRepair, ""
+	}
+	return by, ""
+}
+
+// MendOrder asks for the mending of one finding of a comparison. The names of its JSON form are stable.
+type MendOrder struct {
+	// Of is the act of the comparison, and Number that of the finding in its report, from 0.
+	Of      string  `json:"of"`
+	Number  int     `json:"number"`
+	Finding Finding `json:"finding"`
+	// Force: a person is sure of what is at risk.
+	Force bool `json:"force,omitempty"`
+}
+
+// ErrNoRepair says that a finding is a person's to mend, or that Force is needed.
+var ErrNoRepair = errors.New("no machine may mend this")
+
+// ErrNoFinding says that a comparison has no finding with a number.
+var ErrNoFinding = errors.New("the comparison has no such finding")
+
+// Order asks for the mending of the finding with this number, of the comparison whose act is of. Force says that a
+// person is sure where there is a risk. Its error is ErrNoFinding, also of a comparison that has found nothing out and
+// is nil, or ErrNoRepair.
+func (r *Report) Order(of string, number int, force bool) (MendOrder, error) {
+	if r == nil || number < 0 || number >= len(r.Findings) {
+		return MendOrder{}, ErrNoFinding
+	}
+	f := r.Findings[number]
+	switch by, risk := f.Repair(); {
+	case by == NoRepair:
+		return MendOrder{}, fmt.Errorf("%w: see its cure", ErrNoRepair)
+	case risk != "" && !force:
+		return MendOrder{}, fmt.Errorf("%w unless a person is sure: %s", ErrNoRepair, risk)
+	}
+	return MendOrder{Of: of, Number: number, Finding: f, Force: force}, nil
+}
+
+// Alone names what two mends must not work on at once, whichever comparisons found it.
+func (o MendOrder) Alone() string {
+	return fmt.Sprintf("%s %s %s", o.Finding.Kind, o.Finding.Tag, o.Finding.Key)
+}
+
+// ErrLeft says that a finding was left as it is.
+var ErrLeft = errors.New("it was not mended")
+
+// Mend mends one finding that was written down, by the same guarded steps as Run: what has moved since is left as it
+// is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
+// needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft, but with Again what
+// By has done before counts.
+func (o Reconciliation) Mend(ctx context.Context, f Finding) (Finding, error) {
+	f.Mended, f.Failure = false, ""
+	by, risk := f.Repair()
+	if by == NoRepair || risk != "" && !o.Force {
+		return f, ErrNoRepair
+	}
+	if f.Kind == ReleasedWithoutSuccess && o.OrderOf == nil {
+		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
+	}
+	o.Progress = func(string, int) {}
+	o.Adopt, o.Republish = by == RepairAdopt, by == RepairRepublish
+	r := &reconciling{Reconciliation: o, report: Report{Findings: []Finding{f}}}
+	err := r.mend(ctx)
+	if by == RepairReplay {
+		err = r.replayOne(ctx)
+	}
+	if err == nil && o.Again && !r.report.Findings[0].Mended {
+		err = r.again(ctx, by)
+	}
+	f = r.report.Findings[0]
+	if err != nil {
+		return f, fmt.Errorf("reconcile: %w", err)
+	}
+	if !f.Mended {
+		return f, fmt.Errorf("%w: %s", ErrLeft, cmp.Or(f.Failure, "it has moved since it was found"))
+	}
+	return f, nil
+}
+
+// letterGone is why there is nothing to be done with a letter.
+const letterGone = "its letter is not in the queue any more"
+
+// again finds out what a process has done that died while it mended the finding, or right after. A row that it reopened
+// and nobody has begun since may be without a message: that is sent, once more at worst, which has no second effect.
+func (r *reconciling) again(ctx context.Context, by Repair) error {
+	f := &r.report.Findings[0]
+	if f.Kind == StaleLetter {
+		if f.Failure == letterGone {
+			f.Mended, f.Failure = true, ""
+		}
+		return nil
+	}
+	events, err := r.Records.Events(ctx, f.row().Identity)
+	if err != nil {
+		return err
+	}
+	ours := len(events) - 1
+	for ours >= 0 && events[ours].By != r.By {
+		ours--
+	}
+	if ours < 0 {
+		return nil
+	}
+	f.Mended, f.Failure = true, ""
+	if by != RepairRepublish || ours < len(events)-1 {
+		return nil
+	}
+	row, err := r.Records.Read(ctx, f.row().Identity)
+	if err != nil || row.Status != dedup.Failed || row.Attempts > 0 || row.Replays != events[ours].Replays {
+		return err
+	}
+	*f = aboutRow(f.Kind, row)
+	f.Mended = true
+	return r.republish(ctx)
+}
+
+// replayOne goes through the queue as `dlq replay --tag T --key K` does.
+func (r *reconciling) replayOne(ctx context.Context) error {
+	f := &r.report.Findings[0]
+	res, err := r.Letters.Replay(ctx, deadletter.Filter{Tag: f.Tag, Keys: []string{f.Key}},
+		deadletter.ReplayOptions{By: r.By})
+	f.Mended = res.Replayed+res.Stale+res.Duplicates > 0
+	if f.Mended {
+		return nil
+	}
+	if len(res.Left) > 0 {
+		f.Failure = cmp.Or(res.Left[0].Error, string(res.Left[0].Why))
+	} else if err == nil {
+		f.Failure = letterGone
+	}
+	return err
+}
+
+// Bounds keep a run small that a page asks for, beside daemons. A zero one is none.
+type Bounds struct {
+	// Findings are kept at most; the others are counted in Report.More.
+	Findings int
+	// Letters are looked at at most: what is beyond them cannot be told from what is missing, so with more of them rows
+	// are not compared with letters.
+	Letters int
+	// Time is how long reservations are gone through. What is beyond is not compared.
+	Time time.Duration
+	// Rest makes it rest after each page of reservations for as long as that page took.
+	Rest bool
+}
+
+// Means says in a sentence or two what a disagreement of this kind is; "" of a kind that this version does not know.
+func (k FindingKind) Means() string { return known[k].means }
+
+// known says of a kind what it is, and what a machine may do about it if nothing hinders that; a person must mend the
+// others.
+var known = map[FindingKind]struct {
+	means  string
+	repair Repair
+	does   string
+}{
+	LetterWithoutRow: {"A letter is in the dead-letter queue, and the log does not know its message.", RepairAdopt,
+		"Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."},
+	StaleLetter: {"A letter's message has ended already. It does no harm; the next replay drops it.", RepairReplay,
+		"The letter is dropped from the dead-letter queue."},
+	DeadWithoutLetter: {"The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+		RepairRepublish, "The message is sent again, from its row. It has no second effect."},
+	EffectUnknown: {means: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
+		"had its effect is not known; a person must find out."},
+	Overdue: {"An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
+		"whose remark says \"put off\" is what the handler's service does not take.", RepairRepublish,
+		"The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
+			"is only waiting. It has no second effect."},
+	InterruptedReplay: {"A replay reopened the row and was cut off before it sent the message; its letter is still " +
+		"there.", RepairReplay, "The replay that was cut off is ended: the message is sent again and its letter dropped."},
+	ReleasedWithoutSuccess: {"A message gave the stock back, and the log does not show it as success.", RepairAdopt,
+		"The success row is written again, which the reservation proves."},
+	SuccessNotReleased: {means: "The message of this order is success, and the order still has something reserved."},
+	NamedNotReleased:   {means: "A reservation names the message that released it, and is not released."},
+	NegativeStock:      {means: "Less than nothing is on stock."},
+}
+
+// Advice is what is said of a finding, on a page and to a program. The names of its JSON form are stable.
+type Advice struct {
+	Means  string `json:"means"` // what it is
+	Repair Repair `json:"repair,omitempty"`
+	Does   string `json:"does,omitempty"` // what the repair would do; "" when a person must mend it
+	Risk   string `json:"risk,omitempty"` // what a person must be sure of first; "": nothing
+	Cure   string `json:"cure,omitempty"` // what to do, as commands
+}
+
+// Advice says of the finding what it is and what mends it, for a program that is called name.
+func (f *Finding) Advice(name string, now time.Time) Advice {
+	by, risk := f.Repair()
+	a := Advice{Means: f.Kind.Means(), Repair: by, Risk: risk, Cure: f.Cure(name, now)}
+	if by != NoRepair {
+		a.Does = known[f.Kind].does
+	}
+	return a
+}
+
+// Cure is the command that mends the finding, for a program that is called name. It is pure.
+func (f *Finding) Cure(name string, now time.Time) string {
+	key := dedup.Identity{Tag: f.Tag, Key: f.Key}
+	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
+	replay := name + " dlq replay " + ChosenBy(key)
+	look := fmt.Sprintf("%s log explain %s --tag %s", name, ShellWord(f.Key), ShellWord(f.Tag))
+	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
+		look = fmt.Sprintf("%s log explain --tag %s -- %s", name, ShellWord(f.Tag), ShellWord(f.Key))
+	}
+	switch f.Kind {
+	case LetterWithoutRow:
+		switch deadletter.Why(f.Hindrance) {
+		case "":
+			return adopt
+		case deadletter.WhyKeyTaken:
+			return adopt + " --force    # another body had its key and that row is gone: make sure first that this one may " +
+				"take effect too"
+		}
+		return adopt + " --force    # it may have had its effect, and its row be deleted since: make sure first that it " +
+			"had not"
+	case StaleLetter, InterruptedReplay:
+		return replay
+	case DeadWithoutLetter, Overdue:
+		switch {
+		case f.Hindrance == LetterRefused:
+			return look + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there"
+		case f.Hindrance != "":
+			return fmt.Sprintf("%s dlq replay --from FILE    # with the whole message from its producer, because %s", name,
+				f.Hindrance)
+		case f.Kind == Overdue:
+			return republish + "    # when a daemon runs and the main queue is empty: else it is only waiting"
+		}
+		return republish
+	case EffectUnknown:
+		return fmt.Sprintf("%s dlq export --reason %s -o open.ndjson    # then, of each line: did it have its effect? "+
+			"dlq discard --from, or dlq replay --from", name, dedup.ReasonEffectUnknown)
+	case ReleasedWithoutSuccess:
+		switch f.Status {
+		case dedup.Absent.String():
+			return adopt
+		case dedup.Dead.String():
+			return replay + "    # it finds the stock given back, and ends without a second effect"
+		case dedup.Discarded.String():
+			return look + "    # a person ended it although it had its effect: nothing needs to be done but to know it"
+		}
+		return name + " run    # its next attempt finds the stock given back, and ends without a second effect"
+	case SuccessNotReleased:
+		return f.publishCure(name, now)
+	case NamedNotReleased:
+		if f.Was == stock.Reserved {
+			return f.publishCure(name, now)
+		}
+		return fmt.Sprintf("UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'%x' "+
+			"AND sku_id = %d"+
+			"    -- in MySQL; and take the goods off the stock again if they have left", f.Order, f.SKU)
+	case NegativeStock:
+		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after "+
+			"counting the goods", f.SKU)
+	}
+	return look
+}
+
+// repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key
+// that ROLLBACKD_KEY_FROM takes from the order's number, they would have its identity and end as conflict.
+const repairTag = "repair"
+
+// publishCure sends a message of its own that gives back what is still reserved, under an identity that nobody has had.
+// It is printf, because echo turns \b and \n into other characters in some shells.
+func (f *Finding) publishCure(name string, now time.Time) string {
+	body, err := json.Marshal(struct {
+		Order  string `json:"order_sn"`
+		Reason string `json:"reason"`
+		Items  []Item `json:"items"`
+		Repair string `json:"repair"`
+	}{f.Order, "reconcile", f.Items, fmt.Sprintf("repair/%s/%s", f.Order, now.UTC().Format("20060102T150405Z"))})
+	if err != nil {
+		return err.Error() // cannot be: text and integers
+	}
+	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(
+		string(screen.JSON(body)), "'", `'\''`), name, repairTag)
+}
+
+// Reservation is the status of its reservation, and its sku, in words.
+func (f *Finding) Reservation() string {
+	switch {
+	case f.SKU != 0 && f.Was != "":
+		return fmt.Sprintf("%s, sku %d", f.Was, f.SKU)
+	case f.SKU != 0:
+		return fmt.Sprintf("sku %d", f.SKU)
+	}
+	return f.Was
+}
+
+// Outcome says whether it was mended, or why not; "" when nothing stands in the way and nothing was tried.
+func (f *Finding) Outcome() string {
+	switch {
+	case f.Mended:
+		return "mended"
+	case f.Failure != "":
+		return "not mended: " + f.Failure
+	case f.Hindrance != "":
+		return f.Hindrance
+	}
+	return ""
 }

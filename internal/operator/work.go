@@ -3,9 +3,12 @@ package operator
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -443,5 +446,108 @@ func (j *job) giveUp(ctx context.Context) {
 	if err := j.update(ctx, "lease_until = NULL"); err != nil {
 		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", j.d.lease,
 			"err", err)
+	}
+}
+
+// bounds keep a comparison that a page asks for small: it runs in a daemon, beside its lanes.
+var bounds = Bounds{Findings: 200, Letters: 200_000, Time: 5 * time.Minute, Rest: true}
+
+func (d *Operator) reconciliation(t Task) Reconciliation {
+	return Reconciliation{
+		Lookup: d.o.Lookup, Letters: d.o.Letters, Retention: d.o.Retention, Bounds: bounds, By: t.By, Progress: t.Progress,
+	}
+}
+
+// reconcile is the task of KindReconcile.
+func (d *Operator) reconcile(ctx context.Context, t Task) (any, error) {
+	found, err := d.reconciliation(t).Run(ctx)
+	if err != nil {
+		return nil, err // what was found so far would look like all
+	}
+	all := len(found.Findings)
+	for _, more := range found.More {
+		all += more
+	}
+	t.Progress("findings", all)
+	return found, nil
+}
+
+// mend is the task of KindMend.
+func (d *Operator) mend(ctx context.Context, t Task) (any, error) {
+	var order MendOrder
+	if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
+		return nil, fmt.Errorf("read what is to be mended: %w", err)
+	}
+	o := d.reconciliation(t)
+	o.Force, o.Again = order.Force, t.Act.Terms > 1
+	return o.Mend(ctx, order.Finding)
+}
+
+// reported is the work of a task, whose report becomes its act's.
+func reported(task func(context.Context, Task) (any, error)) Work {
+	return func(ctx context.Context, t Task) (Result, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, taskTime, errTooLong)
+		defer cancel()
+		report, err := task(ctx, t)
+		if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
+			err = errTooLong
+		}
+		if whole, ok := report.(Result); ok || report == nil {
+			return whole, err
+		}
+		text, lost := json.Marshal(report)
+		if err == nil && lost != nil {
+			err = fmt.Errorf("write down what came of it: %w", lost)
+		}
+		return Result{Report: text}, err
+	}
+}
+
+// kinds are those that this operator can work on, as a list for a statement.
+func (d *Operator) kinds() (marks string, args []any) {
+	all := []Kind{KindReplay, KindDiscard, KindEdit}
+	for kind := range d.tasks {
+		all = append(all, kind)
+	}
+	slices.Sort(all)
+	for _, kind := range all {
+		args = append(args, string(kind))
+	}
+	return strings.Repeat("?, ", len(all)-1) + "?", args
+}
+
+// taskTime bounds a task: it holds one of few hands.
+const taskTime = 15 * time.Minute
+
+var errTooLong = fmt.Errorf("it took longer than %v and was given up", taskTime)
+
+// sweep walks once through the dead-letter queue and drops what is stale there by now, for every run that has ended. It
+// may be ended at any time, and is begun anew then.
+func (j *job) sweep(ctx context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	j.stop = cancel
+	before, err := j.d.Now(ctx)
+	var res deadletter.SweepResult
+	if err == nil {
+		j.renewed(ctx, func() { res, err = j.d.o.Letters.Sweep(ctx) })
+	}
+	over, cancelOver := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	defer cancelOver()
+	if err == nil {
+		_, err = j.d.exec(over, "UPDATE "+j.d.acts+" SET work = ?, lease_until = NULL, result = "+
+			"JSON_SET(CONVERT(result USING utf8mb4), '$.swept', ?) WHERE group_name = ? AND queue = ? AND work = ? AND "+
+			"ended_at <= ?", workNone, res.Dropped, []byte(j.d.o.Group),
+			[]byte(j.d.o.Queue), workSweep, before)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			j.d.log.WarnContext(ctx, "the dead-letter queue could not be swept, and will be", "err", err)
+		}
+		j.giveUp(over)
+		return
+	}
+	if res.Dropped > 0 {
+		j.d.log.InfoContext(ctx, "stale letters dropped from the dead-letter queue", "dropped", res.Dropped, "seen", res.Seen)
 	}
 }

@@ -10,9 +10,9 @@
 //
 // Where what stands: conn.go is a connection and how it is asked, url.go and socket.go its way. subscription.go takes
 // deliveries, which came through walk.go, with their headers (headers.go, unreadable.go) and their room in memory
-// (ledger.go, budget.go). publisher.go publishes on sessions (session.go) what sendable.go lets through, and
-// returned.go knows what came back. topology.go is the table of what must be there; declare.go makes, compares and
-// lists it; taken.go looks at a main queue of somebody else's, and rights.go tries what a user may do.
+// (ledger.go, budget.go). publisher.go publishes on sessions (session.go) what sendable.go lets through, and knows what
+// came back. topology.go is the table of what must be there; declare.go makes, compares and lists it, and tries what a
+// user may do; taken.go looks at a main queue of somebody else's.
 //
 // What may live here: dialling, channels, consuming, confirmed publishing, the topology, and everything that imports
 // the AMQP client. What must not: consumer log, identities, the meaning of a header, retries.

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -257,4 +258,132 @@ var unnameable = regexp.MustCompile(`[^!-~]`)
 // clientName replaces what CLIENT SETNAME refuses: everything but visible ASCII.
 func clientName(name string) string {
 	return unnameable.ReplaceAllString(strings.ReplaceAll(name, " ", ":"), "-")
+}
+
+// Sentinel is what one of a URL's sentinels says of the master that the URL names.
+type Sentinel struct {
+	Addr   string
+	Err    error  // why it says nothing
+	Master string // host and port; empty: it knows none of that name
+	// Replicas is how many of the master it reaches; negative: not told.
+	Replicas int
+	// Quorum says why the sentinels could not agree to make a replica the master, or why it is not told. Nil: they could.
+	Quorum error
+}
+
+// AskSentinels asks each sentinel that a URL names, at the same time. Other URLs have none.
+func AskSentinels(ctx context.Context, rawURL string, o Options) ([]Sentinel, error) {
+	c, err := options(rawURL, o)
+	if err != nil || c.MasterName == "" {
+		return nil, err
+	}
+	said := make([]Sentinel, len(c.Addrs))
+	var wg sync.WaitGroup
+	for i, addr := range c.Addrs {
+		wg.Go(func() { said[i] = askSentinel(ctx, c, addr) })
+	}
+	wg.Wait()
+	return said, nil
+}
+
+func askSentinel(ctx context.Context, c *redis.UniversalOptions, addr string) Sentinel {
+	s := Sentinel{Addr: addr, Replicas: -1}
+	o := c.Simple()
+	o.Addr, o.Username, o.Password, o.DB = addr, c.SentinelUsername, c.SentinelPassword, 0
+	o.CredentialsProvider, o.OnConnect, o.DialTimeout, o.PoolSize = nil, nil, redisTimeout, 1
+	client := redis.NewSentinelClient(o)
+	defer func() { _ = client.Close() }() // nothing is left in it
+	named, err := client.GetMasterAddrByName(ctx, c.MasterName).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return s
+	case err == nil && len(named) != 2:
+		err = errors.New("it answered with something else than host and port")
+	}
+	if err != nil {
+		s.Err = err
+		return s
+	}
+	s.Master = net.JoinHostPort(named[0], named[1])
+	if replicas, err := client.Replicas(ctx, c.MasterName).Result(); err == nil {
+		s.Replicas = 0
+		for _, r := range replicas {
+			if !strings.Contains(r["flags"], "down") && !strings.Contains(r["flags"], "disconnected") {
+				s.Replicas++
+			}
+		}
+	}
+	s.Quorum = client.CkQuorum(ctx, c.MasterName).Err()
+	return s
+}
+
+// TLSSetting begins the names of the settings for certificates.
+const TLSSetting = "ROLLBACKD_REDIS_TLS"
+
+// tlsParameters name the parts of a [certs.TLS] in a URL as Python's client does; the last one is our own.
+var tlsParameters = certs.Names{"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_server_name"}
+
+// encrypt makes the client dial by itself, with the certificates of the moment and for each node under its own name.
+func encrypt(c *redis.UniversalOptions, u place, o Options) error {
+	switch {
+	case o.TLS != nil && !u.tls:
+		return errors.New("redis URL: a TLS configuration is given, and what begins with redis:// is not encrypted: write " +
+			"rediss://")
+	case o.TLS != nil && u.certs != (certs.TLS{}):
+		return errors.New("redis URL: a TLS configuration is given, and certificates or a server name are named too: " +
+			"keep one")
+	case !u.tls:
+		return nil
+	}
+	store := o.Certs
+	if store == nil {
+		store = &certs.Store{Warn: o.Warn}
+	}
+	if o.TLS == nil {
+		if _, err := store.Config(u.certs); err != nil {
+			return fmt.Errorf("redis URL: %w", err)
+		}
+	}
+	c.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, redisTimeout, fmt.Errorf("no connection to Redis at %s within %v", addr,
+			redisTimeout))
+		defer cancel()
+		h, err := store.Begin(certs.Peer{
+			TLS: u.certs, Host: hostOf(addr), Base: o.TLS, Server: "Redis at " + addr, Setting: TLSSetting,
+		})
+		if err != nil {
+			return nil, err
+		}
+		raw, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := h.Client(ctx, raw)
+		if err != nil {
+			_ = raw.Close()
+			return nil, err
+		}
+		return conn, nil
+	}
+	return nil
+}
+
+// TLSOf is what the URL says of certificates; nothing if it is malformed.
+func TLSOf(raw string) certs.TLS {
+	u, _ := parseURL(raw)
+	return u.certs
+}
+
+// WithTLS writes certificates into a URL, where everybody who connects finds them. What the URL says already must be
+// the same. The error completes a sentence about the settings, and quotes no secret.
+func WithTLS(raw string, t certs.TLS) (string, error) {
+	u, err := parseURL(raw)
+	if err != nil || t == (certs.TLS{}) {
+		return raw, err
+	}
+	if !u.tls {
+		return raw, errors.New("has no effect on a URL that begins with redis://, which is not encrypted: write " +
+			"rediss:// in ROLLBACKD_REDIS_URL")
+	}
+	return tlsParameters.Join(raw, certs.Query(raw), u.certs, t, TLSSetting, "ROLLBACKD_REDIS_URL")
 }

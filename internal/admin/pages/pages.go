@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -281,4 +284,127 @@ func moment(text string, now time.Time) (time.Time, error) {
 			text)
 	}
 	return at, nil
+}
+
+const (
+	// liveEvery is how often a page is drawn anew for who watches it.
+	liveEvery = 2 * time.Second
+	// liveTime ends a stream: the browser asks again, and is let in again or not.
+	liveTime = 5 * time.Minute
+	// mostStreams bounds the streams of a process, mostOfOne those of a person: a token may be that of several people.
+	mostStreams, mostOfOne = 64, 32
+	// liveWrite bounds how long a browser may take to read what it is sent.
+	liveWrite = 10 * time.Second
+)
+
+// events sends each part of a page that is marked as live, whenever it has changed.
+func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make maker) {
+	leave, ok := p.streams.Enter(server.Who(r.Context()).Name)
+	if !ok {
+		server.Crowded(w, "pages are watched")
+		return
+	}
+	defer leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
+	out := http.NewResponseController(w)
+	sent := map[string]string{}
+	tick, end := time.NewTicker(liveEvery), time.NewTimer(liveTime)
+	defer tick.Stop()
+	defer end.Stop()
+	for {
+		text, status := p.draw(w, r, name, make)
+		if status != http.StatusOK {
+			return
+		}
+		var b bytes.Buffer
+		b.WriteString(": still here\n\n")
+		for id, part := range liveParts(text) {
+			if sent[id] == part {
+				continue
+			}
+			sent[id] = part
+			data, err := json.Marshal(map[string]string{"id": id, "html": part})
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(&b, "event: part\ndata: %s\n\n", data)
+		}
+		err := out.SetWriteDeadline(time.Now().Add(liveWrite))
+		if err == nil {
+			_, err = w.Write(b.Bytes())
+		}
+		if err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		case <-p.ending:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// livePart is the mark of a live part in a page. Templates escape what comes from strangers, so only they can write it.
+var livePart = regexp.MustCompile(`(?s)<live-part id="(.*?)">(.*?)</live-part>`)
+
+// liveParts are the insides of the parts of a page that are marked as live, by their ids.
+func liveParts(page []byte) map[string]string {
+	parts := map[string]string{}
+	for _, m := range livePart.FindAllSubmatch(page, -1) {
+		parts[string(m[1])] = string(m[2])
+	}
+	return parts
+}
+
+func (p *Pages) signIn(_ context.Context, r *http.Request, d *drawn) error {
+	d.Title, d.Data = "Sign in", shown{"Next": p.next(r.URL.Query().Get("next")), "Wrong": false, "Later": 0}
+	return nil
+}
+
+// maxForm bounds what a form may send.
+const maxForm = 64 << 10
+
+func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	next := p.next(r.PostFormValue("next"))
+	_, err := p.guard.SignIn(w, r, r.PostFormValue("token"))
+	if err == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return
+	}
+	p.page("sign-in", func(_ context.Context, _ *http.Request, d *drawn) error {
+		d.Title, d.Status, d.Person = "Sign in", http.StatusUnauthorized, server.Person{}
+		many, ok := errors.AsType[server.TooManyError](err)
+		later := 0 // seconds until a token is looked at again, after too many wrong ones
+		if ok {
+			d.Status, later = http.StatusTooManyRequests, many.Seconds()
+		}
+		d.Data = shown{"Next": next, "Wrong": !ok, "Later": later}
+		return nil
+	}).ServeHTTP(w, r)
+}
+
+func (p *Pages) signedOut(w http.ResponseWriter, r *http.Request) {
+	p.guard.SignOut(w, r)
+	http.Redirect(w, r, p.guard.BasePath()+"/sign-in", http.StatusSeeOther)
+}
+
+// next is where to go after a sign-in: a page of ours and nowhere else.
+func (p *Pages) next(asked string) string {
+	home := p.guard.BasePath() + "/"
+	u, err := url.Parse(asked)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
+		strings.HasPrefix(asked, "//") || strings.ContainsAny(asked, "\\\r\n\t") {
+		return home
+	}
+	if !strings.HasPrefix(u.Path, home) { // a proxy has cut the base path off
+		u.Path = strings.TrimSuffix(home, "/") + u.Path
+	}
+	u.Fragment = ""
+	return u.String()
 }

@@ -2,13 +2,18 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -237,4 +242,122 @@ func bearer(r *http.Request) (string, bool) {
 func wantsPage(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
 		strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// forwarded begin the names of headers with which proxies, balancers and tunnels say that they pass something on.
+var forwarded = []string{
+	"Forwarded", "X-Forwarded", "X-Original-", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Proxy", "X-Scheme",
+	"X-Envoy-", "X-Amz", "X-Appengine-", "X-Azure-", "X-Arr-", "X-Ms-", "X-Vercel-", "X-Nf-", "X-Sucuri-", "X-Varnish",
+	"True-Client-Ip", "Client-Ip", "Cf-", "Cdn-Loop", "Fastly-", "Fly-", "Akamai-", "Incap-Client-Ip", "Ngrok-",
+	"Tailscale-", "Via", "Max-Forwards", "Proxy-",
+}
+
+// local says why a request is not certainly from this machine; nil when it is. The address that the kernel tells counts
+// and no header does. But the loopback address alone proves little: a browser on this machine may have been led here by
+// a name of a stranger's that resolves to it, so the name that it asked for must be the loopback's too; and a proxy on
+// this machine asks for the whole world, so a request that says it was forwarded is somebody else's.
+func local(r *http.Request) error {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		return errNotLocal
+	}
+	if !loopbackName(r.Host) {
+		return errHost
+	}
+	if !r.ProtoAtLeast(1, 1) { // people's programs have long spoken it; proxies that say nothing of themselves may not
+		return errForwarded
+	}
+	for name := range r.Header {
+		for _, begin := range forwarded {
+			if strings.HasPrefix(name, begin) {
+				return errForwarded
+			}
+		}
+	}
+	return nil
+}
+
+func loopbackName(hostPort string) bool {
+	host, _, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(hostPort, "["), "]")
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// Proxy is one that has made sure who asks, and says so in a header.
+type Proxy struct {
+	// Header names the person.
+	Header string
+	// Peers are the addresses of the proxy. From others the header means nothing.
+	Peers []netip.Prefix
+	// GroupHeader lists, with commas, the groups of the person: who is not in Group may look and not act. "": all may
+	// act.
+	GroupHeader, Group string
+}
+
+const (
+	// maxName bounds a name, which stands in rows.
+	maxName = 100
+	// byProxy stands behind the name of a person whom a proxy names. The name of a token is one word, so nobody can be
+	// called by a proxy what a token is called, in the audit or as owner of a form or an Idempotency-Key.
+	byProxy = " (proxy)"
+)
+
+// nameable reports whether somebody may be called like that in rows and on pages.
+func nameable(name string) bool {
+	return len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// who is the person that the proxy names. A header that is there twice names nobody: one of the two may have come
+// through from outside.
+func (p Proxy) who(r *http.Request) (Person, bool) {
+	names := r.Header.Values(p.Header)
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if p.Header == "" || err != nil || len(names) != 1 || !p.trusts(peer.Addr().Unmap()) {
+		return Person{}, false
+	}
+	name := strings.TrimSpace(names[0])
+	if name == "" || !nameable(name) {
+		return Person{}, false
+	}
+	person := Person{Name: name + byProxy, Right: Act}
+	if p.GroupHeader != "" && !p.groups(r) {
+		person.Right = Look
+	}
+	return person, true
+}
+
+func (p Proxy) trusts(peer netip.Addr) bool {
+	return slices.ContainsFunc(p.Peers, func(n netip.Prefix) bool { return n.Contains(peer) })
+}
+
+func (p Proxy) groups(r *http.Request) bool {
+	lists := r.Header.Values(p.GroupHeader)
+	return len(lists) == 1 && slices.ContainsFunc(strings.Split(lists[0], ","), func(g string) bool {
+		return strings.TrimSpace(g) == p.Group
+	})
+}
+
+// Problem answers with an error in the form of RFC 9457. The detail is a whole sentence for a person.
+func Problem(w http.ResponseWriter, status int, detail string) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	writeJSON(w, "application/problem+json", status, struct {
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail"`
+	}{http.StatusText(status), status, detail})
+}
+
+// writeJSON answers with what can always be written as JSON.
+func writeJSON(w http.ResponseWriter, kind string, status int, v any) {
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // who went away needs no answer
 }

@@ -1,10 +1,19 @@
 package view
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -114,4 +123,197 @@ func (b *background[T]) soFar(value T) {
 	if b.partly || b.last.At.IsZero() {
 		b.last.Value, b.last.At, b.partly = value, time.Now(), true
 	}
+}
+
+const (
+	// mostSurveyed bounds the letters that one survey looks at, the latest first.
+	mostSurveyed = 100_000
+	// mostNamed bounds the letters that a group names.
+	mostNamed = 50
+	// mostGroups bounds the groups: errors that are all different are one group of others.
+	mostGroups = 500
+	// surveyKeep is how long a survey is kept.
+	surveyKeep = 10 * time.Second
+	// atOnce is how many letters a survey reads without a rest. Each rest after that is surveyPace times as long as the
+	// reading before it took, surveyRest at most.
+	atOnce     = 5 * dedup.MaxListed
+	surveyPace = 100
+	surveyRest = 3 * time.Second
+)
+
+// Groups are the dead letters, grouped by why they are dead and by their errors without what differs.
+type Groups struct {
+	All []Group `json:"groups"`
+	// More is true beyond mostSurveyed, and while the first look is still going on.
+	Seen   int       `json:"seen"`
+	More   bool      `json:"more"`
+	Parked int       `json:"parked"`
+	AsOf   time.Time `json:"as_of"`
+}
+
+// Group is a kind of failure. It names mostNamed of its letters at most.
+type Group struct {
+	ID          string              `json:"id"`
+	Reason      dedup.Reason        `json:"reason"`
+	Fingerprint string              `json:"fingerprint"`
+	Count       int                 `json:"count"`
+	First       time.Time           `json:"first_dead_at"`
+	Last        time.Time           `json:"last_dead_at"`
+	Example     string              `json:"example"`
+	Filter      *deadletter.Filter  `json:"filter,omitempty"`
+	Letters     []deadletter.Letter `json:"letters,omitempty"`
+}
+
+// GroupID is the name of a group.
+func GroupID(reason dedup.Reason, fingerprint string) string {
+	sum := sha256.Sum256([]byte(string(reason) + "\x00" + fingerprint))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Groups are the groups as last looked at, at most some seconds ago while somebody looks.
+func (v *View) Groups() Aged[Groups] { return v.survey.get(surveyKeep) }
+
+// Group finds a group by its name.
+func (g Groups) Group(id string) (Group, bool) {
+	i := slices.IndexFunc(g.All, func(g Group) bool { return g.ID == id })
+	if i < 0 {
+		return Group{}, false
+	}
+	return g.All[i], true
+}
+
+// others is the fingerprint of what has no group of its own.
+const others = "(errors that are all different)"
+
+// lookAtDead reads the dead rows page by page, through the index, and groups them. After the first pages it rests after
+// each, surveyPace times as long as that one took: beside a daemon at full speed nothing may take much at once.
+func (v *View) lookAtDead(ctx context.Context, soFar func(Groups)) (Groups, error) {
+	s := surveyed{byID: map[string]*Group{}}
+	for after := dedup.Cursor(""); ; {
+		began := time.Now()
+		letters, next, err := v.o.Letters.List(ctx, deadletter.Filter{Limit: dedup.MaxListed}, after)
+		if err != nil {
+			return Groups{}, fmt.Errorf("group the dead letters: %w", err)
+		}
+		for _, l := range letters {
+			s.add(l)
+		}
+		if next == "" || s.seen >= mostSurveyed {
+			return s.groups(next != ""), nil
+		}
+		if after = next; s.seen < atOnce {
+			continue
+		}
+		soFar(s.groups(true))
+		if err := wait.For(ctx, min(surveyPace*time.Since(began), surveyRest)); err != nil {
+			return Groups{}, err
+		}
+	}
+}
+
+// surveyed is what a survey has seen.
+type surveyed struct {
+	byID         map[string]*Group
+	seen, parked int
+}
+
+func (s *surveyed) groups(more bool) Groups {
+	g := Groups{All: []Group{}, Seen: s.seen, More: more, Parked: s.parked, AsOf: time.Now().UTC()}
+	for _, one := range s.byID {
+		g.All = append(g.All, *one)
+	}
+	slices.SortFunc(g.All, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), b.Last.Compare(a.Last), cmp.Compare(a.ID, b.ID))
+	})
+	return g
+}
+
+// add takes a letter, the latest first.
+func (s *surveyed) add(l deadletter.Letter) {
+	if s.seen++; l.Parked {
+		s.parked++
+	}
+	print := deadletter.Fingerprint(l.Remark)
+	id := GroupID(l.Reason, print)
+	if s.byID[id] == nil && len(s.byID) >= mostGroups {
+		print = others
+		id = GroupID(l.Reason, print)
+	}
+	g := s.byID[id]
+	if g == nil {
+		g = &Group{ID: id, Reason: l.Reason, Fingerprint: print, Last: l.DeadAt, First: l.DeadAt, Example: l.Remark}
+		if print != "" && print != others {
+			g.Filter = &deadletter.Filter{Reasons: []dedup.Reason{l.Reason}, Fingerprint: print}
+		}
+		s.byID[id] = g
+	}
+	g.Count++
+	if l.DeadAt.Before(g.First) {
+		g.First = l.DeadAt
+	}
+	if l.DeadAt.After(g.Last) {
+		g.Last = l.DeadAt
+	}
+	if len(g.Letters) < mostNamed {
+		g.Letters = append(g.Letters, l)
+	}
+}
+
+// Stuck is a message that does not move although it could.
+type Stuck struct {
+	Tag      string    `json:"tag"`
+	Key      string    `json:"key"`
+	Status   string    `json:"status"`
+	Since    time.Time `json:"since"`
+	Overdue  float64   `json:"overdue_seconds"`
+	Attempts int       `json:"attempts"`
+	Owner    string    `json:"owner,omitempty"`
+	Why      string    `json:"why"`
+	Lock     string    `json:"lock,omitempty"`
+}
+
+const (
+	// stuckAfter is how long past its lease or its due time a message may stand: a copy needs a moment to come.
+	stuckAfter = time.Minute
+	// mostStuck bounds those that are shown, mostOpen those that are looked at.
+	mostStuck = 20
+	mostOpen  = 1000
+	stuckKeep = 5 * time.Second
+)
+
+// Stuck are the messages that do not move, as last looked at.
+func (v *View) Stuck() Aged[[]Stuck] { return v.stuck.get(stuckKeep) }
+
+// lookAtStuck reads what is open and has not moved for as long as its lease or its longest delay may take.
+func (v *View) lookAtStuck(ctx context.Context) ([]Stuck, error) {
+	found := []Stuck{}
+	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
+		rows, _, err := v.o.Records.List(ctx, dedup.Filter{
+			Group: v.o.Group, Statuses: []dedup.Status{status}, Until: time.Now().Add(-stuckAfter), Limit: mostOpen,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look for messages that do not move: %w", err)
+		}
+		for _, row := range slices.Backward(rows) { // the oldest first
+			if late := v.o.Records.Overdue(row); late > stuckAfter && len(found) < mostStuck {
+				found = append(found, v.stuckRow(ctx, row, late))
+			}
+		}
+	}
+	return found, nil
+}
+
+func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) Stuck {
+	s := Stuck{
+		Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Since: row.At, Overdue: late.Seconds(),
+		Attempts: row.Attempts, Owner: row.Owner,
+	}
+	s.Why, _ = operator.Meaning(row, v.o.Names)
+	if lock := v.o.Lock(ctx, row.Identity); lock != operator.NoLock {
+		s.Lock = lock
+		if strings.HasPrefix(lock, "held by ") {
+			s.Lock += "; unless somebody has just begun, nobody works under it, and a copy waits for its end"
+		}
+	}
+	return s
 }

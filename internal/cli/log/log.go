@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -203,4 +204,156 @@ It may not have been published or consumed yet, its row may have outlived ROLLBA
 another one: ROLLBACKD_KEY_FROM is %s. What could not be identified stands under a key of rollbackd's own:
 '%s dlq list --tag rollbackd.unidentified', and --tag rollbackd.conflict`, key, where, cfg.LogRetention, cfg.KeyFrom,
 		c.Program)
+}
+
+var actsCommand = command.Command{
+	Use:   "acts [ID]",
+	Short: "List who did what, by a command, a page or a program, or show one act",
+	Long: `List what was done to dead letters, rows and the fleet, the latest first: by whom, why, on what, with what
+outcome, when it began and ended; by whichever door, a command, a page, the API, or the fleet by itself. With an ID it
+shows that act. Acts are kept for 90 days.`,
+	Example: "  PROGRAM acts --since 24h --kind discard",
+	Args:    cobra.MaximumNArgs(1),
+	Needs:   command.NeedsActs,
+	Flags: func(f *command.Flags) command.Work {
+		f.BoolFunc("json", "the same as -o json", func(string) error { return f.Output.Set(command.FormJSON) })
+		states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
+		kind := command.One(f, "kind", "only acts of this kind: ", operator.Kinds())
+		state := command.One(f, "state", "only acts in this state: ", states)
+		by := f.String("by", "", "only acts of this one, the whole name as it stands in the list")
+		since, until := f.Span("only those that began since then: a time, or a duration like 24h",
+			"only those that began before then, said as for --since")
+		wanted := f.Listing(50)
+		return func(ctx context.Context, c *command.Call) error {
+			if len(c.Args) == 1 {
+				act, err := c.Acts.Act(ctx, c.Args[0])
+				if errors.Is(err, operator.ErrNoAct) {
+					return fmt.Errorf("no act of this group and queue has the id %q", c.Args[0])
+				}
+				if err != nil {
+					return c.OfActs(err)
+				}
+				return c.Render(act, actTable(act))
+			}
+			return c.OfActs(command.List(c, wanted, func() {}, func(most int, after string) ([]operator.Act, string, error) {
+				return c.Acts.Acts(ctx, operator.ActFilter{
+					Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
+					Before: after, Limit: min(most, operator.MaxActs),
+				})
+			}, []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}, func(a operator.Act) []any {
+				return []any{screen.Date(a.Created), screen.Date(a.Ended), a.Kind, a.Actor, a.State,
+					screen.Shorten(a.Outcome(), 80), screen.Shorten(a.Subject(), 80), screen.Shorten(a.Why, 80), a.ID}
+			}))
+		}
+	},
+}
+
+func actTable(a operator.Act) command.Table {
+	t := command.Table{Header: []string{"id", a.ID}}
+	for _, fact := range [][2]string{
+		{"act", string(a.Kind)}, {"by", a.Actor}, {"why", a.Why}, {"on what", a.Subject()}, {"state", string(a.State)},
+		{"outcome", a.Outcome()}, {"error", a.Error}, {"began", screen.Date(a.Created)}, {"ended", screen.Date(a.Ended)},
+		{"worked on by", a.Owner}, {"stopped by", a.StopBy},
+	} {
+		t.Fact(fact[0], fact[1])
+	}
+	return t
+}
+
+// leastRetention is the shortest age at which rows may go, as for ROLLBACKD_LOG_RETENTION.
+const leastRetention = 24 * time.Hour
+
+// pruneResult is what log prune did. The names of its JSON form are stable.
+type pruneResult struct {
+	DryRun    bool     `json:"dry_run"`
+	OlderThan string   `json:"older_than"`
+	Rows      []pruned `json:"rows"`
+}
+
+// pruned are the rows of a status.
+type pruned struct {
+	Status string    `json:"status"`
+	Rows   int       `json:"rows"`
+	Oldest time.Time `json:"oldest,omitzero"` // last transition of the oldest of them, by the database's clock
+}
+
+var pruneCommand = command.Command{
+	Use:   "prune",
+	Short: "Delete rows whose messages ended long ago, as the daemon does by itself",
+	Long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
+their stories, as one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message
+whose row is gone is new again: rows must outlive every copy of their message, and dead letters are copies too.
+
+It deletes in short statements and rests between them four times as long as they take, or less where messages came
+faster than that: so it may run while daemons work. It may be interrupted and run again.`,
+	Example: "  PROGRAM log prune --dry-run --older-than 2160h",
+	Flags: func(f *command.Flags) command.Work {
+		by := f.By()
+		dryRun := f.Bool("dry-run", false, "change nothing, count what would go")
+		why := f.String("why", "", command.WhyHelp)
+		age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
+		f.Check(func() error {
+			if f.Changed("older-than") && *age < leastRetention {
+				return command.Usagef("--older-than %v is less than %v: copies of a message may still come, and would take "+
+					"effect again", *age, leastRetention)
+			}
+			return nil
+		})
+		return func(ctx context.Context, c *command.Call) error {
+			if !f.Changed("older-than") {
+				*age = c.Config.Retention()
+			}
+			if *age == 0 {
+				return command.Usagef("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
+			}
+			return prune(ctx, c, by(), *why, *age, *dryRun)
+		}
+	},
+}
+
+func prune(ctx context.Context, c *command.Call, who, why string, age time.Duration, dryRun bool) error {
+	c.LockWait = time.Second // it gives way to messages: MySQL knows no shorter wait for a lock
+	var rows []dedup.Pruned
+	err := c.Act(ctx, who, dryRun, operator.TaskRequest{
+		Kind: operator.KindPrune, Why: why, Detail: map[string]string{"older_than": age.String()},
+	}, func(ctx context.Context, task operator.Task) (result operator.Result, err error) {
+		if err := warnOfOldLetter(ctx, c, age); err != nil {
+			return result, err
+		}
+		prune := c.Records.Prune
+		if dryRun {
+			prune = c.Records.CountPrunable
+		}
+		rows, err = prune(ctx, dedup.PruneOptions{Group: c.Config.Group, OlderThan: age, Progress: func(n int) {
+			task.Progress("rows", n)
+			c.Progress.Count(n, "rows")
+		}})
+		for _, p := range rows {
+			result.Deleted += p.Rows
+		}
+		return result, err
+	})
+	if err != nil && len(rows) == 0 {
+		return err
+	}
+	res := pruneResult{DryRun: dryRun, OlderThan: age.String()}
+	t := command.Table{Header: []string{"STATUS", "DELETED", "OLDEST"}}
+	if dryRun {
+		t.Header[1] = "WOULD GO"
+	}
+	for _, p := range rows {
+		res.Rows = append(res.Rows, pruned{p.Status.String(), p.Rows, p.Oldest})
+		t.Add(p.Status, p.Rows, screen.Date(p.Oldest))
+	}
+	return errors.Join(c.Render(res, t), c.Hinted(err))
+}
+
+// warnOfOldLetter says so when a letter waits that is older than what goes.
+func warnOfOldLetter(ctx context.Context, c *command.Call, age time.Duration) error {
+	oldest, err := c.Records.Oldest(ctx, c.Config.Group)
+	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > age {
+		c.Say("warning: a dead letter is older than %v, tag %s, key %s: copies of messages live longer than the rows that "+
+			"you keep", age, screen.Printable(dead.Tag), screen.Printable(dead.Key))
+	}
+	return err
 }
