@@ -74,7 +74,7 @@ func (w *worker) spare(_ context.Context, b *batch) error {
 		return nil
 	}
 	room := admission.ProbeSize
-	for _, some := range []*[]*item{&b.fresh, &b.opened, &b.again, &b.alone} {
+	for _, some := range []*[]*item{&b.fresh, &b.opened, &b.again, &b.orphans, &b.alone} {
 		n := min(room, len(*some))
 		for _, it := range (*some)[n:] {
 			w.putOff(it, errSpaced)

@@ -16,7 +16,7 @@ import (
 )
 
 // claimAtOnce is how many messages share a claim. A process that dies holding one for each worker leaves them to be
-// taken over one at a time, which must be done within seconds.
+// taken over while nothing else runs, and after a second death one at a time, which must be done within seconds.
 const claimAtOnce = 200
 
 const (
@@ -44,9 +44,12 @@ func (w *worker) attemptFailed(ctx context.Context, b *batch) error {
 	return w.attemptAll(ctx, b, &b.again, way{claimed: true, most: claimAtOnce})
 }
 
-// 7. attemptAlone attempts what was delivered more often, or lost its process, or would not go with others, one message
-// at a time.
+// 7. attemptAlone takes over what lost its process together with others; then it attempts what was delivered more
+// often, or has lost two, or would not go with others, one message at a time.
 func (w *worker) attemptAlone(ctx context.Context, b *batch) error {
+	if err := w.attemptAll(ctx, b, &b.orphans, way{claimed: true, most: claimAtOnce}); err != nil {
+		return err
+	}
 	return w.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1})
 }
 

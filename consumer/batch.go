@@ -73,7 +73,7 @@ func (it *item) entry() dedup.Entry {
 // runsByItself reports whether a process has died with it, or is to be thought to have: then it is attempted while this
 // process does nothing else.
 func (it *item) runsByItself() bool {
-	return it.next == decide.TakeOver || it.next == decide.Forgive || it.row.RunsAlone()
+	return it.next == decide.TakeOver || it.next == decide.TakeOverGroup || it.next == decide.Forgive || it.row.RunsAlone()
 }
 
 // fullEntry also holds what a person or reconcile needs to send the message again.
@@ -115,6 +115,7 @@ type batch struct {
 	groups  []group                  // of the step that attempts: those that wait for their turn, the next one last
 	blamed  []blamed                 // by the handler, in the fast path: their attempt is to be recorded
 	again   []*item                  // failed before: to be claimed and attempted together
+	orphans []*item                  // a process died with them and others: to be taken over together, and nothing beside
 	alone   []*item                  // to be claimed and attempted one at a time
 	later   []*item                  // wait for the next pass: another body under a taken key, or another worker's lock
 	pass    int
@@ -132,7 +133,7 @@ type batch struct {
 // one ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked
 // comes again after a crash, as a duplicate.
 func (b *batch) waits() bool {
-	return !b.parting && b.lease == 0 && len(b.groups)+len(b.again)+len(b.alone) == 0 && len(b.later) > 0
+	return !b.parting && b.lease == 0 && len(b.groups)+len(b.again)+len(b.orphans)+len(b.alone) == 0 && len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

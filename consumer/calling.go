@@ -49,8 +49,8 @@ func (t *attempt) unused() {
 const (
 	// firstGroup is how many messages share the first claim of a worker, which does not know yet how long calls take.
 	firstGroup = 32
-	// groupTime is how long a group may take: a process that dies leaves its claims to be taken over one at a time, and
-	// slow calls make that slow.
+	// groupTime is how long a group may take: after two deaths its claims are taken over one at a time, and slow calls
+	// make that slow.
 	groupTime = time.Second
 )
 

@@ -31,9 +31,12 @@ func (t *attempt) claim(ctx context.Context) (err error) {
 // ask asks for the claims once, in one commit; lost are those whose rows are not as they were read.
 func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 	if t.claimant == "" {
-		t.claimant = t.owner() + dedup.MarkGroup // another worker may kill the process meanwhile
-		if t.runsByItself() {                    // should it be given back unrun, the row still says what it may have done
-			t.claimant = t.owner() + dedup.MarkAlone
+		t.claimant = t.owner()
+		if len(t.items) > 1 || !t.runsByItself() { // one of the group, or of another worker, may kill the process
+			t.claimant += dedup.MarkGroup
+		}
+		if t.runsByItself() { // should it be given back unrun, the row still says what it may have done
+			t.claimant += dedup.MarkAlone
 		}
 	}
 	if !t.asked {

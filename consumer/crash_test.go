@@ -100,6 +100,85 @@ func TestALastAttemptBesideOthersIsMadeAgainAlone(t *testing.T) {
 	})
 }
 
+// Given a process that died with the calls of many, one of which may have killed it, when one daemon, or two, come
+// after it, then they take them over several at a time, while nothing else of a process is called.
+func TestWhatWasClaimedWithOthersIsTakenOverTogether(t *testing.T) {
+	each(t, named(1, 2), func(t *testing.T, w *world, daemons int) {
+		died, fine := keys("died", 12), keys("fine", 12)
+		w.oneBatch(len(died))
+		s := w.calling(consumer.CallOptions{})
+		w.publish("{}", died...)
+		w.crashAt(consumer.PointClaimed)
+		w.leasesEnd()
+		w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 2, len(died)/daemons, len(died)/daemons
+		var orphans, others atomic.Int32
+		second := make(chan struct{})
+		s.answering(func(_ context.Context, m consumer.Message) error {
+			if m.Attempt == 1 {
+				others.Add(1)
+				defer others.Add(-1)
+				<-time.After(time.Millisecond)
+				return nil
+			}
+			if orphans.Add(1) == 2 {
+				close(second)
+			}
+			await(t, second, "two are called for at the same time")
+			if daemons == 1 {
+				is(w, "calls of others meanwhile", others.Load(), 0)
+			}
+			return nil
+		})
+		for range daemons {
+			w.start()
+		}
+		w.publish("{}", fine...)
+		w.ended(dedup.Success, append(died, fine...)...)
+		w.want("calls", s.callsOf(), once(append(died, fine...)...))
+		for k, n := range w.attempts(died...) {
+			is(w, "attempts of "+k, n, 2)
+		}
+	})
+}
+
+// Given three messages whose process died, and so did the next one that took them over together, then each goes on
+// alone, and has paid for one of these deaths.
+func TestASecondDeathCostsNoAttempt(t *testing.T) {
+	w := newWorld(t)
+	all := keys("innocent", 3)
+	w.oneBatch(len(all))
+	s := w.calling(consumer.CallOptions{})
+	w.publish("{}", all...)
+	for range 2 {
+		w.crashAt(consumer.PointClaimed)
+		w.leasesEnd()
+	}
+	for k, n := range w.attempts(all...) {
+		is(w, "attempts begun of "+k, n, 2)
+	}
+	var busy atomic.Int32
+	s.answering(func(context.Context, consumer.Message) error {
+		is(w, "calls at a time", busy.Add(1), 1)
+		<-time.After(10 * time.Millisecond)
+		busy.Add(-1)
+		return nil
+	})
+	w.start()
+	w.ended(dedup.Success, all...)
+	w.want("calls", s.callsOf(), once(all...))
+	for _, k := range all {
+		if row := w.row(k); row.Attempts != 2 || !row.RunsAlone() {
+			t.Errorf("%s is %+v, want its second attempt, marked", k, row)
+		}
+	}
+}
+
+// leasesEnd has the leases of all claims be over.
+func (w *world) leasesEnd() {
+	w.t.Helper()
+	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR")
+}
+
 // Given five messages with which a process died, and to whose rows since happened, among thirty others.
 func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
 	each(t, map[string]string{

@@ -102,6 +102,9 @@ func (w *worker) route(b *batch, it *item) {
 		it.bury(decide.ReasonOf(it.row), w.lastWords(it.row))
 	case decide.RunAgain:
 		b.again = append(b.again, it)
+	case decide.TakeOverGroup:
+		it.next = v
+		b.orphans = append(b.orphans, it)
 	default:
 		it.next = v
 		b.alone = append(b.alone, it)

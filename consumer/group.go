@@ -74,7 +74,7 @@ func (t *attempt) dropEnded() {
 }
 
 // runsByItself reports whether the attempt is to be made while this process does nothing else.
-func (t *attempt) runsByItself() bool { return len(t.items) == 1 && t.items[0].runsByItself() }
+func (t *attempt) runsByItself() bool { return len(t.items) > 0 && t.items[0].runsByItself() }
 
 // putBack is a message that has had no attempt: its claim, if it has one, is given back.
 type putBack struct {

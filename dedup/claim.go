@@ -16,7 +16,7 @@ import (
 // Claiming is what ClaimAll takes.
 type Claiming struct {
 	From  Row
-	Entry *Entry // nil: the row is failed and knows its message
+	Entry *Entry // nil: the row knows its message
 }
 
 // ClaimAll takes rows to processing with one more attempt, and commits that. From is the row as LookUp gave it: absent,
@@ -29,7 +29,7 @@ type Claiming struct {
 func (l *Log) ClaimAll(ctx context.Context, all []Claiming, owner string) (claims []Claim, errs []error) {
 	rows, errs := moveAll(ctx, l, all, func(a Claiming) (*change, error) {
 		var unknown error
-		if a.Entry == nil && (a.From.Status != Failed || len(a.From.BodyHash) == 0) {
+		if a.Entry == nil && len(a.From.BodyHash) == 0 {
 			unknown = fmt.Errorf("%w: it does not know its message", ErrTransition)
 		}
 		c, err := l.begin(actionClaim, a.From, unknown, validateOwner(owner))
@@ -255,9 +255,10 @@ func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
 	}))
 }
 
-// Forgive takes the last attempt back that a claim together with others had begun, and whose lease is over: a neighbour
-// may have killed the process, and this message would be dead without having run. The row is due at once and marked, so
-// that its last attempt is made alone; that one is not taken back. ErrLost: as for Exhaust.
+// Forgive takes an attempt back that a claim together with others had begun, and whose lease is over: the last one,
+// because a neighbour may have killed the process, and this message would be dead without having run; or one that took
+// its row over with others, which pays for no second death. The row is due at once and marked, so that its next attempt
+// is made alone; that one is not taken back. ErrLost: the lease lives, or somebody else has the row.
 func (l *Log) Forgive(ctx context.Context, from Row) (Row, error) {
 	return first(moveAll(ctx, l, []Row{from}, func(from Row) (*change, error) {
 		var alone error
@@ -268,8 +269,11 @@ func (l *Log) Forgive(ctx context.Context, from Row) (Row, error) {
 		if err != nil {
 			return nil, err
 		}
+		if from.TakenWithOthers() {
+			c.step.Guard &^= guardSpent
+		}
 		c.to.Attempts--
-		c.to.Owner = strings.TrimSuffix(from.Owner, MarkGroup) + MarkAlone
+		c.to.Owner = strings.TrimSuffix(strings.TrimSuffix(from.Owner, MarkAlone), MarkGroup) + MarkAlone
 		c.backdate = l.delay(c.to.Attempts)
 		c.why = fmt.Sprintf("attempt %d, which was claimed together with others, ended without a result: it is made again, "+
 			"alone", from.Attempts)

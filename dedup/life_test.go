@@ -197,6 +197,12 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 			"absent>processing 1/0, processing>processing 2/0, processing>processing 3/0, processing>failed 2/0: attempt 3, " +
 				"which was claimed together with others, ended without a result: it is made again, alone, failed>processing 3/0",
 		},
+		"what was taken over with others is forgiven while attempts are left": {
+			[]string{"claim a/group", "after 3h", "forgive: lost", "claim b/group/alone", "after 3h", "forgive",
+				"claim c/group: lost", "claim d/alone"}, "processing 2/0 d/alone, live, whole",
+			"absent>processing 1/0, processing>processing 2/0, processing>failed 1/0: attempt 2, " +
+				"which was claimed together with others, ended without a result: it is made again, alone, failed>processing 2/0",
+		},
 		"a repeated call is done, and told once": {
 			[]string{"claim a", "again claim", "fail boom", "again fail", "after 1h", "claim b", "again claim", "unclaim",
 				"again unclaim", "reopen r", "again reopen"}, "failed 0/1 r, due, whole, boom",

@@ -68,10 +68,19 @@ const MarkAlone = "/alone"
 // one message that needs not run while nothing else does.
 const MarkGroup = "/group"
 
+// MarkOrphans ends the owner of claims that took over expired leases together, while nothing else of the process ran:
+// each of them may have killed a process, but hardly all have.
+const MarkOrphans = MarkGroup + MarkAlone
+
 // ClaimedWithOthers reports whether the row was claimed while others were at work, so that another message may have
 // killed the process.
 func (r Row) ClaimedWithOthers() bool {
-	return r.Status == Processing && strings.HasSuffix(r.Owner, MarkGroup)
+	return r.Status == Processing && (strings.HasSuffix(r.Owner, MarkGroup) || r.TakenWithOthers())
+}
+
+// TakenWithOthers reports whether that claim took it over.
+func (r Row) TakenWithOthers() bool {
+	return r.Status == Processing && strings.HasSuffix(r.Owner, MarkOrphans)
 }
 
 // RunsAlone reports whether the message may have killed a process: its row was marked, or its last attempt never came

@@ -9,14 +9,15 @@
  * between any two steps. REOPEN times a poison that is dead is replayed, unmarked.
  *
  * Turns: the fast path, groups and single claims run beside those of other lanes. What may have killed a process (a
- * take-over, a row with the mark, a last attempt that was taken back) runs while nothing else does.
+ * take-over, a row with the mark, an attempt that was taken back) runs while nothing else does. What was claimed beside
+ * others is taken over in a group. When the process dies again, that attempt is taken back, and made alone.
  * -DCALLS: the handler's effect is outside MySQL, so there is no fast path: new messages are claimed in groups too.
  *
  * What is checked
  *   I  no innocent is dead because its last attempt never came back, unless it was killed from outside
  *   C  no innocent is ever charged more than CHARGES attempts by the deaths of others
  *   K  a poison kills the process at most KILLS times in each opening
- *   F  a last attempt is taken back once (FORGIVES)
+ *   F  an attempt is taken back once (FORGIVES)
  *
  * Default = the protocol. A -DM_... switch takes one rule away; see run.sh.
  */
@@ -62,7 +63,8 @@
 
 byte st[NID] = NONE, times[NID];
 bool over[NID];                    /* row in 0: its lease has run out */
-byte mark[NID];                    /* the owner's: 1 claimed beside others, 2 by itself; 2 stays until success */
+byte mark[NID];                    /* the owner's: 1 claimed beside others, 2 by itself, 3 taken over in a
+                                      group; 2 stays until success, and 3 becomes 2 */
 byte taken[NID];                   /* lane+1 that has a copy in hand */
 bool claimed[NID];                 /* by this process */
 byte dc[NID*COPIES];               /* deliveries before this one, 2 means more than once */
@@ -113,6 +115,13 @@ byte kill = KILL;
 #else
 #define NEWWAY 1
 #endif
+#ifdef M_TAKEN_UNMARKED            /* such a group says no more than another one */
+#define TAKENMARK 1
+#elif defined(M_TAKEN_ALONE)       /* or that each of it was taken over by itself */
+#define TAKENMARK 2
+#else
+#define TAKENMARK 3
+#endif
 #ifdef M_BACK_TOGETHER             /* what has a row goes in a group however often it came back */
 #define BACK(i) false
 #else
@@ -148,7 +157,7 @@ inline dies(p) {
   :: k<NID ->
      if
      :: claimed[k] && p<NID -> claimed[k]=0;
-        if :: !POISON(k) -> charged[k]++; assert(charged[k]<=CHARGES) /* C */ :: else fi
+        if :: !POISON(k) && mark[k]!=3 -> charged[k]++; assert(charged[k]<=CHARGES) /* C */ :: else fi
      :: claimed[k] && p>=NID -> claimed[k]=0; hit[k]=!POISON(k)
      :: else
      fi;
@@ -162,11 +171,12 @@ inline dies(p) {
 }
 inline crash(p) { dies(p); stale[w]=0; kills[p]++; assert(kills[p]<=KILLS) /* K */ }
 
+#define UNMARK(i) if :: mark[i]==1 -> mark[i]=0 :: mark[i]==3 -> mark[i]=2 :: else fi
 inline applied(i) { st[i]=1; times[i]=0; mark[i]=0; forgiven[i]=0; hit[i]=0; over[i]=0; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0; charged[i]=0;
                     k=0; do :: k<COPIES -> dc[(i)*COPIES+k]=0; k++ :: else -> break od; k=0 }
-inline failed(i,T) { st[i]=2; times[i]=T; if :: mark[i]==1 -> mark[i]=0 :: else fi; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
+inline failed(i,T) { st[i]=2; times[i]=T; UNMARK(i); claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
 inline dead(i) { st[i]=3; times[i]=0; mark[i]=0; forgiven[i]=0; hit[i]=0; over[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
-inline giveback(i,W) { st[i]=2; times[i]--; if :: mark[i]==1 -> mark[i]=0 :: else fi; claimed[i]=0; way[i]=W; if :: W==0 -> taken[i]=0; cp[i]=0 :: else fi }
+inline giveback(i,W) { st[i]=2; times[i]--; UNMARK(i); claimed[i]=0; way[i]=W; if :: W==0 -> taken[i]=0; cp[i]=0 :: else fi }
 
 inline claim(m) {
 #ifdef M_UNMARKED                  /* a take-over leaves no mark: given back, it looks like anything else */
@@ -180,7 +190,7 @@ inline claim(m) {
 #define BEAT stale[w] -> stale[w]=0; goto gone
 
 proctype Lane(byte w) {
-  byte i, k, way[NID];             /* 1 fast, 2 group, 3 alone, 4 single, 5 alone, its last attempt taken back */
+  byte i, k, way[NID];             /* 1 fast, 2 group, 3 alone, 4 single, 5 alone, taken back, 6 taken over */
   bool some;
 idle:
 end_idle:
@@ -217,9 +227,11 @@ end_idle:
        if
        :: st[i]==NONE && FASTWAY(i) -> way[i]=NEWWAY
        :: st[i]==NONE && !FASTWAY(i) -> way[i]=4
-       :: st[i]==0 && times[i]>=MAX && TAKEN_BACK(i) -> way[i]=5
-       :: st[i]==0 && times[i]>=MAX && !TAKEN_BACK(i) -> assert(POISON(i) || hit[i]) /* I */; dead(i)
-       :: st[i]==0 && times[i]<MAX -> way[i]=TAKEOVER
+       :: st[i]==0 && times[i]>=MAX && mark[i]!=3 && TAKEN_BACK(i) -> way[i]=5
+       :: st[i]==0 && times[i]>=MAX && mark[i]!=3 && !TAKEN_BACK(i) -> assert(POISON(i) || hit[i]) /* I */; dead(i)
+       :: st[i]==0 && mark[i]==3 -> way[i]=5
+       :: st[i]==0 && times[i]<MAX && mark[i]!=3 && !(mark[i]==1 && !BACK(i)) -> way[i]=TAKEOVER
+       :: st[i]==0 && times[i]<MAX && mark[i]==1 && !BACK(i) -> way[i]=6
        :: st[i]==2 && times[i]>=MAX -> dead(i)
        :: st[i]==2 && times[i]<MAX && mark[i]==2 -> way[i]=MARKED
        :: st[i]==2 && times[i]<MAX && mark[i]!=2 && BACK(i) -> way[i]=4
@@ -295,6 +307,42 @@ group:
 
 rest:
   atomic {
+    some=0; do :: i<NID -> some=(some||way[i]==6); i++ :: else -> break od; i=0;
+    if
+    :: !some -> goto single
+    :: else
+    fi
+  }
+  if
+  :: atomic { BEAT }
+  :: atomic { !stale[w] && ENTER_ALONE -> alone=1; claims++;
+       do
+       :: i<NID && way[i]==6 -> claim(TAKENMARK); i++
+       :: i<NID && way[i]!=6 -> i++
+       :: else -> i=0; break
+       od }
+  fi;
+  if
+  :: atomic { BEAT }
+  :: atomic { !stale[w] ->
+       do
+       :: i<NID && way[i]==6 && POISON(i) -> if :: crash(i); goto gone :: failed(i,times[i]) fi; i++
+       :: i<NID && way[i]==6 && !POISON(i) -> if :: applied(i) :: qfail>0 -> qfail--; failed(i,times[i]) fi; i++
+       :: i<NID && way[i]!=6 -> i++
+       :: else -> i=0; break
+       od;
+       claims--; alone=0 }
+  :: atomic { !stale[w] && unc>0 -> unc--;
+       do
+       :: i<NID && way[i]==6 -> giveback(i,3); i++
+       :: i<NID && way[i]!=6 -> i++
+       :: else -> i=0; break
+       od;
+       claims--; alone=0 }
+  fi;
+
+single:
+  atomic {
     do :: i<NID && way[i]<3 -> i++ :: else -> break od;
     if
     :: i>=NID -> i=0; goto idle
@@ -303,8 +351,9 @@ rest:
   }
   if
   :: atomic { BEAT }
-  :: atomic { !stale[w] && way[i]==5 && ENTER_ALONE -> alone=1; claims++; st[i]=2; times[i]--; over[i]=0; mark[i]=2;
-       forgiven[i]++; assert(forgiven[i]<=FORGIVES) /* F */; if :: charged[i]>0 -> charged[i]-- :: else fi; way[i]=3 }
+  :: atomic { !stale[w] && way[i]==5 && ENTER_ALONE -> alone=1; claims++; st[i]=2; times[i]--; over[i]=0;
+       if :: charged[i]>0 && mark[i]==1 -> charged[i]-- :: else fi; mark[i]=2;
+       forgiven[i]++; assert(forgiven[i]<=FORGIVES) /* F */; way[i]=3 }
      if
      :: atomic { BEAT }
      :: atomic { !stale[w] -> claim(2) }

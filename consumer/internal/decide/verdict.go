@@ -9,19 +9,20 @@ type Verdict uint8
 
 // The verdicts.
 const (
-	RunFresh    Verdict = iota + 1 // no row, hardly delivered before: the fast path
-	RunReopened                    // reopened and not tried since, or given back unrun: the fast path, by its row
-	RunAgain                       // failed before: claim it, attempt it together with others
-	RunAlone                       // claim it, attempt it alone
-	TakeOver                       // claim an expired lease, attempt it while this process holds no other claim
-	Bury                           // no row, and nobody can ever read it: letter, then a row that says dead
-	SkipDone                       // success already
-	SkipDead                       // dead or discarded already
-	Reopen                         // dead, but this is its letter, moved back by hand, or a copy of a later replay
-	ComeBack                       // a live lease or a retry not yet due
-	GiveUp                         // out of attempts, or failed for good: letter, then dead
-	Forgive                        // likewise, but it was claimed with others: its last attempt is made again, alone
-	Exhaust                        // an expired lease without attempts left: failed first, then GiveUp
+	RunFresh      Verdict = iota + 1 // no row, hardly delivered before: the fast path
+	RunReopened                      // reopened and not tried since, or given back unrun: the fast path, by its row
+	RunAgain                         // failed before: claim it, attempt it together with others
+	RunAlone                         // claim it, attempt it alone
+	TakeOver                         // claim an expired lease, attempt it while this process holds no other claim
+	TakeOverGroup                    // likewise, together with others: it was claimed with others when its process died
+	Bury                             // no row, and nobody can ever read it: letter, then a row that says dead
+	SkipDone                         // success already
+	SkipDead                         // dead or discarded already
+	Reopen                           // dead, but this is its letter, moved back by hand, or a copy of a later replay
+	ComeBack                         // a live lease or a retry not yet due
+	GiveUp                           // out of attempts, or failed for good: letter, then dead
+	Forgive                          // claimed with others, the last attempt or a take-over: it is made again, alone
+	Exhaust                          // an expired lease without attempts left: failed first, then GiveUp
 )
 
 // Circumstances are what a verdict needs to know of a delivery besides its row.
@@ -68,10 +69,12 @@ func OfRow(row dedup.Row, c Circumstances, maxAttempts int) Verdict {
 		switch {
 		case row.LeaseLive:
 			return ComeBack
-		case row.Attempts >= maxAttempts && row.ClaimedWithOthers():
+		case row.TakenWithOthers(), row.Attempts >= maxAttempts && row.ClaimedWithOthers():
 			return Forgive
 		case row.Attempts >= maxAttempts:
 			return Exhaust
+		case row.ClaimedWithOthers() && !c.MayKill() && !c.Unreadable && len(row.BodyHash) > 0:
+			return TakeOverGroup
 		}
 		return TakeOver
 	case dedup.Failed:

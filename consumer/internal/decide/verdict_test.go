@@ -19,6 +19,11 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 	due := func(r dedup.Row) dedup.Row { r.Due = true; return r }
 	known := func(r dedup.Row) dedup.Row { r.BodyHash = make([]byte, 32); return r }
 	marked := func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkAlone; return r }
+	owned := func(attempts int, mark string) dedup.Row {
+		r := known(row(dedup.Processing, attempts))
+		r.Owner = "host/1/2/3/4" + mark
+		return r
+	}
 	putOff := func(r dedup.Row) dedup.Row { r.Remark = "put off: too early"; return r }
 	ordinary, often := Circumstances{LetterOf: -1}, Circumstances{LetterOf: -1, Deliveries: 2}
 	for name, tc := range map[string]struct {
@@ -51,11 +56,15 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		"processing, lease expired":                   {row(dedup.Processing, 4), ordinary, TakeOver},
 		"processing, lease expired, no attempts left": {row(dedup.Processing, 5), ordinary, Exhaust},
 		"processing, lease expired, no attempts left, claimed with others": {
-			func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkGroup; return r }(row(dedup.Processing, 5)),
-			ordinary, Forgive},
+			owned(5, dedup.MarkGroup), ordinary, Forgive},
 		"processing, lease expired, claimed with others": {
-			func(r dedup.Row) dedup.Row { r.Owner = "host/1/2/3/4" + dedup.MarkGroup; return r }(row(dedup.Processing, 4)),
-			ordinary, TakeOver},
+			owned(4, dedup.MarkGroup), ordinary, TakeOverGroup},
+		"processing, lease expired, claimed with others, came back twice": {
+			owned(4, dedup.MarkGroup), often, TakeOver},
+		"processing, lease expired, taken over with others": {
+			owned(2, dedup.MarkOrphans), ordinary, Forgive},
+		"processing, lease expired, taken over alone": {
+			owned(2, dedup.MarkAlone), ordinary, TakeOver},
 		"failed, not due":                  {row(dedup.Failed, 1), ordinary, ComeBack},
 		"failed, due":                      {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
 		"reopened":                         {known(due(row(dedup.Failed, 0))), ordinary, RunReopened},
