@@ -15,6 +15,7 @@ import (
 // Given a statement that is cut off, when the server is asked, then it says whether that waited for a lock, and is
 // not left at work on it. The server is the test's own, because another test's wait for a row is a doubt.
 func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	for name, tc := range map[string]struct {
 		lock, then string // by somebody else

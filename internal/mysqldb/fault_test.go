@@ -190,6 +190,7 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 }
 
 func TestClassifyLockWaitAndDeadlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	pool := poolOf(t, openWith(t, w.dsn, Options{LockWait: time.Second}))
 	w.exec("CREATE TABLE x (id INT PRIMARY KEY, n INT)")
@@ -220,6 +221,7 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 }
 
 func TestClassifyAccountsAndConnections(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	want := func(what string, err error) {
 		t.Helper()
@@ -251,6 +253,7 @@ func TestClassifyAccountsAndConnections(t *testing.T) {
 
 // Faults that concern a whole server need one of the test's own.
 func TestClassifyFaultsOfAWholeServer(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	w := newWorldOn(t, server.Database(t))
 	want := func(what string, err error) {

@@ -129,6 +129,7 @@ func TestOpenRefusesNonsense(t *testing.T) {
 }
 
 func TestFrozenServerIsGivenUp(t *testing.T) {
+	t.Parallel()
 	dsn := stack.MySQL(t)
 	proxy := stack.Proxy(t, stack.Addr(t, dsn))
 	pool := poolOf(t, openWith(t, proxy.Through(dsn), Options{

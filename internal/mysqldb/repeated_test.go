@@ -84,6 +84,7 @@ func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
 }
 
 func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	s := newWorldOn(t, server.Database(t)).session()
 	s.exec("SET GLOBAL max_prepared_stmt_count = 0")
@@ -96,6 +97,7 @@ func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 
 // What a prepared statement waited for is found out like that of a text.
 func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	dsn := server.Database(t)
 	w := newWorldOn(t, dsn)
