@@ -257,7 +257,7 @@ endif
 # Builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge.
 .PHONY: test-release
 test-release: deps bin/with-servers
-	cd tools/release && $(GO) vet ./... && ROLLBACKD_TEST_RELEASE=1 $(GO) test -count=1 -timeout 30m ./...
+	cd tools/release && $(GO) vet ./... && ROLLBACKD_TEST_RELEASE=1 $(GO) test -count=1 -timeout 90m ./...
 	bin/with-servers scripts/test-deb.sh
 
 # Write the digests that the images of deploy/ have now into its files (asks the images' registries).
