@@ -8,7 +8,7 @@
 // own, because a broker that is low on memory or disk stops reading from every connection that has published, its acks
 // included.
 //
-// Where what stands: conn.go is a connection and how it is asked, url.go and socket.go its way. subscription.go takes
+// Where what stands: conn.go is a connection, its URL and how it is asked, socket.go its way. subscription.go takes
 // deliveries, which came through walk.go, with their headers (headers.go, unreadable.go) and their room in memory
 // (ledger.go, budget.go). publisher.go publishes on sessions (session.go) what sendable.go lets through, and knows what
 // came back. topology.go is the table of what must be there; declare.go makes, compares and lists it, and tries what a
