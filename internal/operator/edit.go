@@ -13,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -200,27 +201,21 @@ func (d *Operator) Edit(ctx context.Context, who Actor, id string, r EditRequest
 		return Act{}, err
 	}
 	n.sweeps = true // its letter lies in the queue yet
-	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return Act{}, fmt.Errorf("edit %v: %w", row.Identity, err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	err = d.insert(ctx, tx, n)
-	if errors.Is(err, errActExists) {
-		return d.Act(ctx, n.ID)
-	}
-	if err == nil {
-		err = d.o.Records.DiscardIn(ctx, tx, dedup.Discarding{
-			From: row, Entry: dedup.Entry{Identity: row.Identity}, By: n.story(), Why: deadletter.SentAnew(m.Tag, m.Key),
-		})
-	}
-	if err == nil {
-		err = outbox.Put(ctx, tx, m)
-	}
-	if err == nil {
-		err = tx.Commit()
-	}
+	err = mysqldb.InTx(ctx, d.db, func(tx *sql.Tx) error {
+		err := d.insert(ctx, tx, n)
+		if err == nil {
+			err = d.o.Records.DiscardIn(ctx, tx, dedup.Discarding{
+				From: row, Entry: dedup.Entry{Identity: row.Identity}, By: n.story(), Why: deadletter.SentAnew(m.Tag, m.Key),
+			})
+		}
+		if err == nil {
+			err = outbox.Put(ctx, tx, m)
+		}
+		return err
+	})
 	switch {
+	case errors.Is(err, errActExists):
+		return d.Act(ctx, n.ID)
 	case errors.Is(err, dedup.ErrLost), errors.Is(err, dedup.ErrStale), errors.Is(err, outbox.ErrConflict):
 		return Act{}, fmt.Errorf("%w: %v: somebody else has replayed, ended or edited it just now: %w", deadletter.ErrNoEdit,
 			row.Identity, err)

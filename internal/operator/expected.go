@@ -340,11 +340,7 @@ func (r *expecting) inOutbox(ctx context.Context, left map[dedup.Identity]*Await
 func (d *Operator) Expects() bool { return d.o.Expected.Text != "" }
 
 // expected is the task of KindExpected. Whoever begins it again finds out once more.
-func (d *Operator) expected(ctx context.Context, t Task) (any, error) {
-	var r ExpectedRequest
-	if err := json.Unmarshal(t.Act.Detail, &r); err != nil {
-		return nil, fmt.Errorf("read what is asked of the messages that should have come: %w", err)
-	}
+func (d *Operator) expected(ctx context.Context, t Task, r ExpectedRequest) (any, error) {
 	const named = 20
 	e, err := Expectation{d.o.Lookup, d.o.Letters, d.o.Expected, r.Publish, r.Force, named, t.Progress}.Run(ctx)
 	text, _ := json.Marshal(e) // which has a JSON form

@@ -100,13 +100,14 @@ func New(o Options) (*Operator, error) {
 	}
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
 	d.tasks = map[Kind]func(context.Context, Task) (any, error){
-		KindReconcile: d.reconcile, KindMend: d.mend, KindOutboxRetry: d.changeOutbox, KindOutboxDrop: d.changeOutbox,
+		KindReconcile: d.reconcile, KindMend: asked(d.mend), KindOutboxRetry: asked(d.changeOutbox),
+		KindOutboxDrop: asked(d.changeOutbox),
 	}
 	if o.Expected.Text != "" {
-		d.tasks[KindExpected] = d.expected
+		d.tasks[KindExpected] = asked(d.expected)
 	}
 	if o.Rehearse != nil {
-		d.tasks[KindRehearse] = d.rehearse
+		d.tasks[KindRehearse] = asked(d.rehearse)
 	}
 	return d, nil
 }

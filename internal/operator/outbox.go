@@ -104,11 +104,7 @@ func (r OutboxRequest) ResultOf(c outbox.Changed) Result {
 func (d *Operator) Outbox() outbox.Rows { return outbox.Rows{DB: d.db} }
 
 // changeOutbox is the task of KindOutboxRetry and KindOutboxDrop. Whoever begins it again goes on.
-func (d *Operator) changeOutbox(ctx context.Context, t Task) (any, error) {
-	r := OutboxRequest{}
-	if err := json.Unmarshal(t.Act.Detail, &r); err != nil {
-		return nil, fmt.Errorf("read what is asked of the outbox: %w", err)
-	}
+func (d *Operator) changeOutbox(ctx context.Context, t Task, r OutboxRequest) (any, error) {
 	c, err := r.Do(ctx, d.Outbox(), false, t.Progress)
 	return r.ResultOf(c), err
 }

@@ -106,14 +106,10 @@ func (a Act) Rehearsed() *Rehearsal {
 }
 
 // rehearse is the task of KindRehearse. Whoever begins it again finds out once more.
-func (d *Operator) rehearse(ctx context.Context, t Task) (any, error) {
+func (d *Operator) rehearse(ctx context.Context, t Task, r RehearsalRequest) (any, error) {
 	if t.Act.Terms > rehearsalTerms {
 		return nil, fmt.Errorf("%w: %d daemons began it and did not end it. Perhaps a letter ends the process that runs it: "+
 			"their logs say more", deadletter.ErrNoRehearsal, rehearsalTerms)
-	}
-	var r RehearsalRequest
-	if err := json.Unmarshal(t.Act.Detail, &r); err != nil {
-		return nil, fmt.Errorf("read what is to be rehearsed: %w", err)
 	}
 	if err := d.rollsBack(ctx); err != nil {
 		return nil, err

@@ -473,14 +473,21 @@ func (d *Operator) reconcile(ctx context.Context, t Task) (any, error) {
 }
 
 // mend is the task of KindMend.
-func (d *Operator) mend(ctx context.Context, t Task) (any, error) {
-	var order MendOrder
-	if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
-		return nil, fmt.Errorf("read what is to be mended: %w", err)
-	}
+func (d *Operator) mend(ctx context.Context, t Task, order MendOrder) (any, error) {
 	o := d.reconciliation(t)
 	o.Force, o.Again = order.Force, t.Act.Terms > 1
 	return o.Mend(ctx, order.Finding)
+}
+
+// asked is a task with what was asked for.
+func asked[R any](do func(context.Context, Task, R) (any, error)) func(context.Context, Task) (any, error) {
+	return func(ctx context.Context, t Task) (any, error) {
+		var r R
+		if err := json.Unmarshal(t.Act.Detail, &r); err != nil {
+			return nil, fmt.Errorf("read what was asked for: %w", err)
+		}
+		return do(ctx, t, r)
+	}
 }
 
 // reported is the work of a task, whose report becomes its act's.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -53,9 +52,6 @@ func (p *Pages) outboxMessage(ctx context.Context, r *http.Request, d *drawn) er
 
 // outboxAct says what would become of messages, and has the form that does it.
 func (p *Pages) outboxAct(ctx context.Context, r *http.Request, d *drawn) error {
-	if server.FromElsewhere(r) {
-		return errElsewhere
-	}
 	q := r.URL.Query()
 	_, f, err := outboxAsked(q)
 	if err != nil {

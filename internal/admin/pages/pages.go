@@ -79,7 +79,7 @@ func (p *Pages) routes() {
 	look("GET /{$}", "overview", p.overview)
 	look("GET /letters", "letters", p.letters)
 	look("GET /letters/groups/{id}", "group", p.group)
-	look("GET /letters/act", "preview", p.preview)
+	look("GET /letters/act", "preview", ours(p.preview))
 	look("GET /letter/edit", "edit", p.edit)
 	look("GET /acts", "acts", p.acts)
 	look("GET /acts/{id}", "run", p.run)
@@ -92,7 +92,7 @@ func (p *Pages) routes() {
 	look("GET /pause", "pause", p.pausePage)
 	look("GET /outbox", "outbox", p.outbox)
 	look("GET /outbox/message", "outbox-message", p.outboxMessage)
-	look("GET /outbox/act", "outbox-act", p.outboxAct)
+	look("GET /outbox/act", "outbox-act", ours(p.outboxAct))
 	look("GET /", "trouble", p.nothing)
 	p.mux.Handle("GET /letters/download", p.guard.Protect(server.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
@@ -109,7 +109,7 @@ func (p *Pages) routes() {
 	} {
 		p.mux.Handle("POST "+path, p.guard.Protect(server.Act, p.act(do)))
 	}
-	p.mux.Handle("POST /letter/edit", p.guard.Protect(server.Act, p.page("edit", p.edited)))
+	p.mux.Handle("POST /letter/edit", p.guard.Protect(server.Act, p.page("edit", ours(p.edited))))
 	p.mux.Handle("GET /static/", p.guard.Public(cached(http.FileServerFS(staticFiles))))
 	p.mux.Handle("GET /sign-in", p.guard.Public(p.page("sign-in", p.signIn)))
 	p.mux.Handle("POST /sign-in", p.guard.Public(http.HandlerFunc(p.signedIn)))

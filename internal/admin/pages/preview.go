@@ -42,15 +42,19 @@ func totals(k operator.Kind, letters []deadletter.Judged) (all []total) {
 	return all
 }
 
-// errElsewhere keeps another site from leading somebody to a form with letters of its choice.
-var errElsewhere = refuse(http.StatusForbidden, "Another site has led here. What acts is opened from these pages: "+
-	"go to the dead letters.")
+// ours keeps another site from leading somebody to a form with letters of its choice.
+func ours(make maker) maker {
+	return func(ctx context.Context, r *http.Request, d *drawn) error {
+		if server.FromElsewhere(r) {
+			return refuse(http.StatusForbidden, "Another site has led here. What acts is opened from these pages: go to the "+
+				"dead letters.")
+		}
+		return make(ctx, r, d)
+	}
+}
 
 // preview says what would happen to a set of letters. It changes nothing.
 func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
-	if server.FromElsewhere(r) {
-		return errElsewhere
-	}
 	q, now := r.URL.Query(), time.Now()
 	f, err := lettersAsked(q).filter(now)
 	at, err2 := moment(q.Get("at"), now)
