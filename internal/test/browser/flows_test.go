@@ -300,6 +300,7 @@ func TestFiveTasksAreDoneByKeyboardInFourMinutes(t *testing.T) {
 			mend() // somebody else's part: the shop writes what it forgot
 			k.tabTo("Dead letters")
 			k.press(kb.Enter)
+			k.shows("By failure")
 			k.comes("letters in all", script)
 			k.reads("#groups tbody", script)
 			k.skip()
