@@ -66,7 +66,8 @@ func (w *world) produce(prefix string) (inTime int) {
 }
 
 // Given a broker that blocks publishers by an alarm, or is frozen, when a producer puts and cancels, then that is as
-// quick as ever and in time, the relay says what it misses, and everything is sent afterwards.
+// quick as ever and in time, the relay says what it misses, and everything is sent afterwards. A relay that is stopped
+// while its broker is frozen ends in time.
 func TestABrokerThatTakesNothingHoldsUpNoProducer(t *testing.T) {
 	rabbit := stack.OwnRabbit(t)
 	w := newWorldOn(t, rabbit.Broker(t))
@@ -92,18 +93,17 @@ func TestABrokerThatTakesNothingHoldsUpNoProducer(t *testing.T) {
 		w.misses(r, "")
 	}
 	w.must(stop())
+	w.drainsInTime(rabbit)
 }
 
-// Given messages under way to a frozen broker, when the relay is stopped, then it ends in time and says so, and what it
-// had is sent by the next one.
-func TestADrainEndsInTime(t *testing.T) {
-	rabbit := stack.OwnRabbit(t)
-	w := newWorldOn(t, rabbit.Broker(t))
-	cfg := w.config()
+// drainsInTime stops a relay with messages under way to a frozen broker: it ends in time and says so, and what it had
+// is sent by the next one.
+func (w *world) drainsInTime(rabbit *stack.Server) {
+	t, cfg := w.T, w.config()
 	cfg.Lease, cfg.DrainTimeout = 6*time.Second, 300*time.Millisecond
 	_, stop := w.start(cfg)
-	w.put(messages("before", 10)...)
-	poll.Until(t, "the first", func() bool { return w.count("TRUE") == 0 })
+	w.put(messages("last", 10)...)
+	poll.Until(t, "the last before the freeze", func() bool { return w.count("TRUE") == 0 })
 	w.must(rabbit.Freeze())
 	w.put(messages("m", 10)...)
 	poll.Until(t, "a claim", func() bool { return w.count("owner IS NOT NULL") > 0 })
