@@ -27,12 +27,11 @@ func accountFile(t *testing.T, name, password string) string {
 
 // Given three servers as they are installed, when an administrator loads the files of deploy/accounts as they are, but
 // for passwords, then one account migrates, the other runs the daemon, and doctor misses nothing.
-func TestTheAccountFilesAreAllThatServersNeed(t *testing.T) {
-	t.Parallel()
+func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 	// given
 	acl := filepath.Join(t.TempDir(), "users.acl")
 	require.OK(t, os.WriteFile(acl, nil, 0o600))
-	rabbit, db := stack.OwnRabbit(t), stack.OwnMySQL(t)
+	db := stack.OwnMySQL(t)
 	cache := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--aclfile", acl}})
 	amqp := require.Get(url.Parse(rabbit.URL()))(t)
 	// The test's own account has the name of the daemon's: it is made over, and keeps its password so that the test can

@@ -142,11 +142,10 @@ func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 	}
 	s.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
 		"consumer_times) VALUES " + b.String()[1:])
-	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback",
 		"-o", "json"}
 	for kill := range 3 {
-		p := require.Get(program.Start(program.Options{Path: binary, Args: args, Env: s.environ}))(t)
+		p := require.Get(program.Start(program.Options{Path: program.Shared(t), Args: args, Env: s.environ}))(t)
 		least := (kill + 1) * 2500
 		for late := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
 			var n int

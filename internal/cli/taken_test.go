@@ -20,8 +20,8 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 	})
 }
 
-// Given a RabbitMQ of its own with the management API: doctor looks at a queue's policy, and definitions that are gone
-// come back.
+// Given a RabbitMQ of its own with the management API: doctor looks at a queue's policy, definitions that are gone come
+// back, and the accounts of deploy/accounts suffice.
 func TestWhatTheManagementOfRabbitMQShowsAndKeeps(t *testing.T) {
 	t.Parallel()
 	server := stack.Own(t, stack.Options{
@@ -29,6 +29,8 @@ func TestWhatTheManagementOfRabbitMQShowsAndKeeps(t *testing.T) {
 	})
 	t.Run("policy", func(t *testing.T) { doctorVerifiesThePolicy(t, server) })
 	t.Run("definitions", func(t *testing.T) { theDefinitionsComeBack(t, server) })
+	// the last one, because it takes rights away
+	t.Run("accounts", func(t *testing.T) { theAccountFilesAreAllThatServersNeed(t, server) })
 }
 
 // When the queue has no policy, a wrong one, or the one that is printed, then doctor says what is missing, or that all

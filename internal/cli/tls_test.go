@@ -101,7 +101,8 @@ func (e *encrypted) showsRenewed(name string) {
 }
 
 // Given servers that want client certificates, when every command is told of them by its settings alone, then each
-// connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires.
+// connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires, and warns of
+// what is not encrypted or not verified.
 func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	t.Parallel()
 	e := newEncrypted(t)
@@ -167,13 +168,14 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 		}
 		e.environ = whole
 	}
+	e.warnsOfWhatIsNotEncryptedOrNotVerified()
 }
 
-// Given connections that are in plain text to a host that is not certainly this one, or encrypted to a server that
-// nobody verifies, or that would go on in plain text, then doctor warns of each, and says what to set.
-func TestDoctorWarnsOfWhatIsNotEncryptedOrNotVerified(t *testing.T) {
-	t.Parallel()
-	e := newEncrypted(t)
+// warnsOfWhatIsNotEncryptedOrNotVerified: given connections that are in plain text to a host that is not certainly this
+// one, or encrypted to a server that nobody verifies, or that would go on in plain text, doctor warns of each, and says
+// what to set.
+func (e *encrypted) warnsOfWhatIsNotEncryptedOrNotVerified() {
+	t := e.t
 	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
 	account := require.Get(mysql.ParseDSN(e.dsn))(t)
 	for verify, want := range map[string][]string{
