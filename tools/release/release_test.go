@@ -149,7 +149,7 @@ func holdsProvenance(t *testing.T, path, commit string) {
 	if err := json.Unmarshal(must(os.ReadFile(path))(t), &envelope); err != nil {
 		t.Fatal(err)
 	}
-	public := must(signerverifier.LoadECDSAKeyFromFile("rollbackd.pub"))(t)
+	public := must(signerverifier.LoadKey(must(os.ReadFile("rollbackd.pub"))(t)))(t)
 	verifier := must(signerverifier.NewECDSASignerVerifierFromSSLibKey(public))(t)
 	reader := must(dsse.NewEnvelopeVerifier(nameless{verifier}))(t)
 	if _, err := reader.Verify(t.Context(), &envelope); err != nil {
