@@ -19,14 +19,14 @@ import (
 
 // inComparisons are the variables' defaults where builds are compared: many short rounds tell more than few long ones.
 var inComparisons = map[string]string{
-	"BENCH_ROUND": "3s", "BENCH_FAILING": "10000", "BENCH_LETTERS": "20000", "BENCH_LOG_ROWS": "200000",
+	"BENCH_ROUND": "3s", "BENCH_LETTERS": "20000", "BENCH_LOG_ROWS": "200000",
 }
 
 // compared is what two builds are compared in if nothing is said.
 var compared = []string{"vs_plain", "vs_classic", "vs_watermill", "failing_5", "all_failing", figure.Latency}
 
-// leastLatency is how long messages come evenly at least: at their speed a shorter time costs too few ticks of CPU.
-const leastLatency = 10 * time.Second
+// leastLatency is half of how long messages come evenly at least: at their speed a shorter time costs too few ticks.
+const leastLatency = 5 * time.Second
 
 // comparison is what `bench compare` was asked for.
 type comparison struct {

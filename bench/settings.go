@@ -40,8 +40,8 @@ func readSettings(env func(string) string) (settings, error) {
 		usual int64
 	}{
 		"BENCH_ROUNDS": {&s.Rounds, 3}, "BENCH_LOG_ROWS": {&s.LogRows, 5_000_000}, "BENCH_BACKLOG": {&s.Backlog, 1_000_000},
-		"BENCH_WAITING": {&s.Waiting, 200_000}, "BENCH_FAILING": {&s.Failing, 20_000},
-		"BENCH_LETTERS": {&s.Letters, 100_000}, "BENCH_YEAR_ROWS": {&s.YearRows, 20_000_000},
+		"BENCH_WAITING": {&s.Waiting, 200_000}, "BENCH_FAILING": {&s.Failing, 10_000},
+		"BENCH_LETTERS": {&s.Letters, 50_000}, "BENCH_YEAR_ROWS": {&s.YearRows, 20_000_000},
 	} {
 		text := cmp.Or(env(name), fmt.Sprint(count.usual))
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -54,12 +54,12 @@ func readSettings(env func(string) string) (settings, error) {
 		into  *time.Duration
 		usual time.Duration
 	}{
-		"BENCH_ROUND": {&s.Round, 10 * time.Second}, "BENCH_MINUTE": {&s.Minute, time.Minute},
+		"BENCH_ROUND": {&s.Round, 5 * time.Second}, "BENCH_MINUTE": {&s.Minute, time.Minute},
 	} {
 		text := cmp.Or(env(name), length.usual.String())
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			errs = append(errs, fmt.Errorf("%s=%q: want more than nothing, for example 10s", name, text))
+			errs = append(errs, fmt.Errorf("%s=%q: want more than nothing, for example 5s", name, text))
 		}
 		*length.into, s.complete = d, s.complete && d >= length.usual
 	}

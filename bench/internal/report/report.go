@@ -29,7 +29,7 @@ type Report struct {
 	Took        time.Duration
 	Round       time.Duration // how long a round was measured
 	Cycles      int           // how often everybody had a turn
-	Complete    bool          // all figures, rounds of ten seconds or more, three of them or more
+	Complete    bool          // all figures, each as long and as often as the defaults say, or more
 	Machine     Machine
 	Servers     []string // how they were set up
 	Results     figure.Results

@@ -20,10 +20,13 @@ const (
 	mostLookers = 64
 )
 
+// even is how long messages come evenly: twice a round, because at their speed a round tells of a few only.
+func (r *Runner) even() time.Duration { return 2 * r.Length }
+
 // evenly sows messages that come evenly, so many a second, and runs do beside one daemon that has started when the
 // servers were at rest.
 func (r *Runner) evenly(name string, s ground.Sowing, perSecond int, do func(*processes, int64)) {
-	s.Orders, s.NoBacklog = int64(float64(perSecond)*(r.Warm+r.Length).Seconds()), true
+	s.Orders, s.NoBacklog = int64(float64(perSecond)*(r.Warm+r.even()).Seconds()), true
 	r.alone(r.empty(), name, s, r.untilCalm, func(p *processes) {
 		p.untilReady()
 		do(p, s.Orders)
@@ -224,7 +227,7 @@ func (r *Runner) costOf(p *processes, shop *ground.Producer, total int64, perSec
 		r.Ground.Rest(r.Warm)
 		from := r.expense(p)
 		// The shop must go on until after the last reading, or the end of the time would be an idle one.
-		r.Ground.Rest(r.Length * 9 / 10)
+		r.Ground.Rest(r.even() * 9 / 10)
 		c = costBetween(from, r.expense(p))
 		c.Connections = r.Ground.Connections(r.empty())
 	})
