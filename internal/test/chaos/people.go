@@ -69,7 +69,7 @@ type people struct {
 
 // startPeople lets each job be done again and again until [people.end], in the phase that has people.
 func (w *world) startPeople() *people {
-	const atMost = time.Minute // longer than any fault lasts
+	const atMost = 3 * time.Minute // longer than any fault, and than a look at all orders of an hour
 	p := &people{w: w}
 	ctx, stop := context.WithCancel(w.ctx)
 	p.stop = stop
