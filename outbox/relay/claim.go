@@ -29,19 +29,27 @@ type row struct {
 // claim takes rows from that time on, so many at most. The transaction is READ COMMITTED and passes by what others have
 // locked, so it waits for no producer, and none waits for it longer than this takes.
 func (r *Relay) claim(ctx context.Context, from time.Time, most int) (c claim, err error) {
-	err = mysqldb.InTx(ctx, r.cfg.DB, func(tx *sql.Tx) (err error) {
-		if c.rows, err = r.read(ctx, tx, from, most); err != nil || len(c.rows) == 0 {
-			return err
-		}
-		c.owner = rand.Text()
-		where, args := keysOf(c.rows)
-		// Without a reason whoever drops rows tells a claim from a pause.
-		_, err = tx.ExecContext(ctx, "UPDATE "+byKey+" SET owner = ?, reason = NULL, "+
-			"next_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where,
-			append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...)
-		return err
-	})
-	if err != nil { // a commit whose answer is lost is no claim: the rows come due again when the lease ends
+	tx, err := r.cfg.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return c, fmt.Errorf("claim: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if c.rows, err = r.read(ctx, tx, from, most); err != nil {
+		return c, fmt.Errorf("claim: %w", err)
+	}
+	if len(c.rows) == 0 { // by a ROLLBACK, which tests tell from the COMMIT of a claim
+		return c, nil
+	}
+	c.owner = rand.Text()
+	where, args := keysOf(c.rows)
+	// Without a reason whoever drops rows tells a claim from a pause.
+	if _, err = tx.ExecContext(ctx, "UPDATE "+byKey+" SET owner = ?, reason = NULL, "+
+		"next_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where,
+		append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...); err != nil {
+		return claim{}, fmt.Errorf("claim: %w", err)
+	}
+	// A commit whose answer is lost is no claim: the rows come due again when the lease ends.
+	if err := tx.Commit(); err != nil {
 		return claim{}, fmt.Errorf("claim: %w", err)
 	}
 	return c, nil

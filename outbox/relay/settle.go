@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -84,23 +85,41 @@ func reasonOf(text string) string {
 
 // change does the same to all rows that this claim still holds. A producer that puts the same message once more has its
 // row locked until it commits: such a row is passed by, and comes due again when the lease ends.
-func (r *Relay) change(ctx context.Context, c claim, rows []row, what string, args ...any) error {
+func (r *Relay) change(ctx context.Context, c claim, rows []row, what string, args ...any) (err error) {
 	if len(rows) == 0 {
 		return nil
 	}
-	return mysqldb.InShortTx(ctx, r.cfg.DB, func(tx *sql.Tx) error {
-		where, keys := keysOf(rows)
-		free, err := mysqldb.List(ctx, tx, func(rows *sql.Rows) (one row, err error) {
-			return one, rows.Scan(&one.tag, &one.key)
-		}, "SELECT msg_tag, msg_key FROM "+byKey+" WHERE "+where+" AND owner = ? FOR UPDATE SKIP LOCKED",
-			append(keys, c.owner)...)
-		if err != nil || len(free) == 0 {
-			return err
+	for range 5 { // a cluster may find out at the commit that two transactions met
+		err = r.changeOnce(ctx, c, rows, what, args)
+		if mysqldb.Classify(err) != mysqldb.FaultContention {
+			break
 		}
-		where, keys = keysOf(free)
-		_, err = tx.ExecContext(ctx, what+" WHERE "+where, append(slices.Clone(args), keys...)...)
+	}
+	return err
+}
+
+func (r *Relay) changeOnce(ctx context.Context, c claim, rows []row, what string, args []any) error {
+	tx, err := r.cfg.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
 		return err
-	})
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	where, keys := keysOf(rows)
+	free, err := mysqldb.List(ctx, tx, func(rows *sql.Rows) (one row, err error) {
+		return one, rows.Scan(&one.tag, &one.key)
+	}, "SELECT msg_tag, msg_key FROM "+byKey+" WHERE "+where+" AND owner = ? FOR UPDATE SKIP LOCKED",
+		append(keys, c.owner)...)
+	if err != nil || len(free) == 0 {
+		return err
+	}
+	where, keys = keysOf(free)
+	if _, err := tx.ExecContext(ctx, what+" WHERE "+where, append(slices.Clone(args), keys...)...); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
 }
 
 // pruneEvery is the time between two looks at what is parked.
