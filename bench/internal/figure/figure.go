@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
@@ -54,6 +55,7 @@ type Figure struct {
 	Rounds  []float64          `json:"rounds"`
 	Parts   map[string]float64 `json:"parts"` // what the value is made of: medians
 	Note    string             `json:"note,omitempty"`
+	Cause   string             `json:"cause,omitempty"` // why the goal is not reached
 	// NotMeasured, if not empty, says why there is no value.
 	NotMeasured string `json:"not_measured,omitempty"`
 }
@@ -66,7 +68,7 @@ func (f Figure) IsReached() string {
 	case *f.Reached:
 		return "yes"
 	}
-	return "**no**"
+	return strings.TrimSuffix("**no**: "+f.Cause, ": ")
 }
 
 // Spread is the smallest and the largest of some values.
@@ -127,6 +129,9 @@ func (t *Results) Figures(wanted []string) (all []Figure) {
 				*f.Reached = *f.Reached && x <= most
 			}
 			f.Parts[name] = round(x)
+		}
+		if f.Reached != nil && !*f.Reached {
+			f.Cause = d.cause
 		}
 		all = append(all, f)
 	}

@@ -2,6 +2,7 @@ package figure
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
@@ -169,6 +170,15 @@ func TestFiguresOfFailuresAreMadeOfTheirOwnRounds(t *testing.T) {
 		}
 		if key == "classic_failing" && (f.Parts["watermill_64_failing"] != 95 || f.Parts["classic_16_failing"] != 60) {
 			t.Errorf("%s: the parts are %v, want Watermill's too, and the slower workers'", key, f.Parts)
+		}
+	}
+}
+
+func TestAGoalThatIsNotReachedHasItsCause(t *testing.T) {
+	for speed, want := range map[int]string{290: "**no**: a letter is published", 300: "yes"} {
+		rounds := turns(Base, 1000, "replay", speed)
+		if f := only(t, "replay", rounds.Figures([]string{"replay"})); !strings.HasPrefix(f.IsReached(), want) {
+			t.Errorf("replay of %v letters/s by 1,000 messages/s: %s, want %s", speed, f.IsReached(), want)
 		}
 	}
 }

@@ -37,6 +37,7 @@ type shownFigure struct {
 	Value   float64 `json:"value"`
 	Goal    string  `json:"goal"`
 	Reached *bool   `json:"reached"`
+	Cause   string  `json:"cause"`
 }
 
 // shown are the figures in docs/scaling.md, in this order.
@@ -124,7 +125,7 @@ func figures(t *testing.T, all map[string]json.RawMessage, keys []string) string
 		unit := strings.TrimSuffix(" "+f.Unit, " ratio")
 		missed := ""
 		if f.Reached != nil && !*f.Reached {
-			missed = ", not reached"
+			missed = strings.TrimSuffix(", not reached: "+f.Cause, ": ")
 		}
 		fmt.Fprintf(&b, "| `%s`: %s | %.3g%s | %s%s |\n", key, f.What, f.Value, unit, f.Goal, missed)
 	}
