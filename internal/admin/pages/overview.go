@@ -34,7 +34,7 @@ type outcome struct {
 // part is a dependency or a queue with its last trouble.
 type part struct {
 	Name    string
-	State   string // answers, away, not asked yet, amiss, well again
+	State   string // answers, away, unknown, amiss, well again
 	Trouble *view.Trouble
 }
 
@@ -201,7 +201,7 @@ func parts(h view.Hour) (all []part) {
 		case up[name]:
 			state = "answers"
 		case last[name] == nil: // this daemon has just begun
-			state = "not asked yet"
+			state = "unknown"
 		}
 		all = append(all, part{name, state, last[name]})
 	}

@@ -38,7 +38,7 @@ func TestAServerThatWasNotAskedIsNotAway(t *testing.T) {
 		Samples:  []view.Sample{{Up: map[string]bool{"mysql": false, "rabbitmq": true, "redis": false}}},
 		Troubles: []view.Trouble{{What: "redis"}},
 	}
-	for i, want := range []string{"not asked yet", "answers", "away"} {
+	for i, want := range []string{"unknown", "answers", "away"} {
 		assert.Is(t, parts(h)[i].State, want, "server %d", i)
 	}
 }
