@@ -101,7 +101,7 @@ var transitions = []transition{
 	{actionFail, Processing, Failed, guardOwner, ""},
 	{actionUnclaim, Processing, Failed, guardOwner, "never ran, or put off, attempts-1, due at once or when asked for"},
 	{actionForgive, Processing, Failed, guardExpired | guardSpent,
-		"claimed with others, attempts-1, to run alone; what took over with others also while attempts are left"},
+		"claimed with others, attempts-1, to run alone; a take-over with others: always"},
 	{actionExhaust, Processing, Failed, guardExpired | guardSpent, "no attempt"},
 
 	{actionCondemn, Absent, Failed, 0, "letter refused for now, reason kept, no attempt left"},
