@@ -29,7 +29,7 @@
 #ifndef COPIES
 #define COPIES 2
 #endif
-#ifdef M_DIES
+#ifdef M_DIES                      /* no rule: the process dies in a call, behind its own COMMIT */
 #define SEEN true
 #else
 #define SEEN (open || !ends)
@@ -100,10 +100,10 @@ fast:                             /* rows as success, the calls one after anothe
   KILL
   :: atomic { i<N && !(!settled[i] && !alone[i] && row[i]==none) -> i++ }
   :: atomic { i<N && !settled[i] && !alone[i] && row[i]==none ->
-#ifndef M_NO_GUARD
+#ifndef M_NO_GUARD                 /* every text is sent */
        if
        :: x_is_text(i) -> over(false); alone[i]=1; goto letter  /* refused, before it is sent */
-#ifndef M_FAST_CALL
+#ifndef M_FAST_CALL                /* texts that nobody can read go the fast way */
        :: x_is_call(i) -> over(false); alone[i]=1; goto round                 /* it needs the claimed way */
 #endif
        :: else
@@ -117,7 +117,7 @@ fast:                             /* rows as success, the calls one after anothe
        fi }
   :: atomic { i==N -> break }
   od;
-#ifndef M_NO_PROOF
+#ifndef M_NO_PROOF                 /* nobody asks whether it is still the same transaction */
   if
   KILL
   :: atomic { !open -> goto unknown }

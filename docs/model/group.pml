@@ -233,7 +233,7 @@ inline fastend(x) {
 inline fastlost(x) {              /* the COMMIT had no answer: the blame holds, the others look again */
   if
   :: W(x)==FRESH -> if :: true -> zm[w]=zm[w]|BIT(x);
-#ifdef M_UNKNOWN_DONE
+#ifdef M_UNKNOWN_DONE             /* the group's unknown COMMIT is taken for done */
                           W(x)=ACK; DONE(x)
 #else
                           W(x)=LOOK

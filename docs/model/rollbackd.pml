@@ -510,7 +510,7 @@ wait:                             /* the delivery is held, unacked, while its la
 back:                             /* a copy to a retry queue, confirmed */
   if
   KILL
-#if MTOK>0 && !defined(M_LETTER_FORGOT)
+#if MTOK>0 && !defined(M_LETTER_FORGOT) /* the retry copy of a letter is an ordinary message */
   :: atomic { lt -> hold[w]=0; mloc=3; lt=0; goto ack }          /* the retry copy of a letter is a letter */
   :: atomic { !lt -> hold[w]=0; retry[i]++; goto ack }
 #else
