@@ -54,7 +54,7 @@ func readSettings(env func(string) string) (settings, error) {
 		into  *time.Duration
 		usual time.Duration
 	}{
-		"BENCH_ROUND": {&s.Round, 5 * time.Second}, "BENCH_MINUTE": {&s.Minute, time.Minute},
+		"BENCH_ROUND": {&s.Round, 4 * time.Second}, "BENCH_MINUTE": {&s.Minute, time.Minute},
 	} {
 		text := cmp.Or(env(name), length.usual.String())
 		d, err := time.ParseDuration(text)

@@ -3,6 +3,7 @@ package ground
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -209,11 +210,21 @@ func (f *Field) writeBack() {
 		"SET GLOBAL innodb_io_capacity_max = DEFAULT")
 }
 
-// Applied reports whether the row of order n's message says success.
-func (f *Field) Applied(n int64) bool {
-	return value[int64](f, successes+" AND group_name = ? AND msg_tag = ? AND msg_key = ?", []byte(Group),
-		[]byte(RoutingKey), []byte(Key(f.sown.seed, n))) > 0
+// Applied are the keys of those messages of these orders whose rows say success.
+func (f *Field) Applied(orders ...int64) map[string]bool {
+	var keys []string
+	for _, n := range orders {
+		keys = append(keys, "'"+f.KeyOf(n)+"'")
+	}
+	applied := map[string]bool{}
+	f.Each(fmt.Sprintf("SELECT msg_key, 1 FROM consumer_log WHERE consumer_status = 1 AND group_name = '%s' AND "+
+		"msg_tag = '%s' AND msg_key IN (%s)", Group, RoutingKey, strings.Join(keys, ",")),
+		func(key string, _ int64) { applied[key] = true })
+	return applied
 }
+
+// KeyOf is the key of order n's message.
+func (f *Field) KeyOf(n int64) string { return Key(f.sown.seed, n) }
 
 // AppliedBetween is how many messages were applied in a time, as their rows tell it.
 func (f *Field) AppliedBetween(from, to time.Time) float64 {

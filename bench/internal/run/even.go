@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,7 +16,6 @@ const (
 	// sampleEvery is how many messages there are for one that is watched.
 	sampleEvery = 20
 	lookEvery   = 400 * time.Microsecond
-	mostLookers = 64
 )
 
 // even is how long messages come evenly: twice a round, because at their speed a round tells of a few only.
@@ -38,14 +36,13 @@ func (r *Runner) evenly(name string, s ground.Sowing, perSecond int, do func(*pr
 // fails, if that is said, and is tried again after these delays; the figures are of the others.
 //
 // p50_ms, p99_ms and max_ms are of those that were watched: from just before the publish to the first look that finds
-// the row committed. A look follows the last one after about lookEvery, so they are too large by up to that, never too
-// small. row_written_p50_ms and row_written_p99_ms are of all messages, from just before the publish to the insert of
-// the row, by the database's clock, which is the same machine's. The effect and the commit come after that.
+// the row committed. A look is at all that are watched, so that looking does not get dearer when messages get slower,
+// and follows the last one after lookEvery: the times are too large by that and a look, never too small.
+// row_written_p50_ms and row_written_p99_ms are of all messages, from just before the publish to the insert of the row,
+// by the database's clock, which is the same machine's. The effect and the commit come after that.
 func (r *Runner) Latency(perSecond int, failEvery int64, delays string) Sample {
 	return repeated(r, "latency", func() Sample {
 		f := r.empty()
-		f.DB.SetMaxIdleConns(mostLookers)
-		defer f.DB.SetMaxIdleConns(2)
 		s := &sampler{field: f, warm: int64(float64(perSecond) * r.Warm.Seconds())}
 		sowing := ground.Sowing{PoisonEvery: failEvery, Delays: delays}
 		r.evenly("latency", sowing, perSecond, func(_ *processes, total int64) { s.offer(r.Ground.Ctx, total, perSecond) })
@@ -67,54 +64,73 @@ type sampler struct {
 	field *ground.Field
 	warm  int64 // messages that are not measured
 	at    []time.Time
-
-	mu   sync.Mutex
-	seen []time.Duration // guarded by mu
-	errs []error         // guarded by mu
+	seen  []time.Duration
 }
 
 func (s *sampler) offer(ctx context.Context, total int64, perSecond int) {
 	s.at = make([]time.Time, total)
-	var lookers sync.WaitGroup
+	watched := make(chan int64, total)
+	looked := make(chan error, 1)
+	go func() { looked <- must.Catch(func() { s.look(ctx, watched) }) }() // joined below
 	err := must.Catch(func() {
 		s.field.Producing(func(p *ground.Producer) {
 			paced(ctx, total, perSecond, func(n int64) {
 				s.at[n] = time.Now()
 				p.Publish(n)
 				if n >= s.warm && n%sampleEvery == 0 && !s.field.Sown().Fails(n) {
-					lookers.Go(func() { s.look(n) })
+					watched <- n
 				}
 			})
 		})
 	})
-	lookers.Wait()
-	must.OK(errors.Join(append(s.errs, err)...))
+	close(watched)
+	must.OK(errors.Join(err, <-looked))
 }
 
-// look asks for the message's row until it is committed.
-func (s *sampler) look(n int64) {
-	var took time.Duration
-	err := must.Catch(func() { took = firstSeen(s.field, n, s.at[n], lookEvery) })
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = append(s.seen, took)
-	s.errs = append(s.errs, err)
+// look asks for the rows of all that are watched until they are committed.
+func (s *sampler) look(ctx context.Context, watched <-chan int64) {
+	var open []int64
+	for more := true; ; nap(lookEvery) {
+		must.OK(context.Cause(ctx))
+		for more && (len(open) == 0 || len(watched) > 0) { // it waits only while there is nothing to look for
+			var n int64
+			if n, more = <-watched; more {
+				open = append(open, n)
+			}
+		}
+		if len(open) == 0 {
+			return
+		}
+		applied, now := s.field.Applied(open...), time.Now()
+		open = slices.DeleteFunc(open, func(n int64) bool {
+			took := now.Sub(s.at[n])
+			if !applied[s.field.KeyOf(n)] {
+				notTooLong(n, took)
+				return false
+			}
+			s.seen = append(s.seen, took)
+			return true
+		})
+	}
 }
 
 // firstSeen is how long after began a look found the row of order n's message committed; a look follows the last one
 // after every.
 func firstSeen(f *ground.Field, n int64, began time.Time, every time.Duration) time.Duration {
-	const patience = 30 * time.Second
 	for {
-		there := f.Applied(n)
-		took := time.Since(began)
-		if there {
+		applied, took := f.Applied(n), time.Since(began)
+		if len(applied) > 0 {
 			return took
 		}
-		if took > patience {
-			must.OK(fmt.Errorf("message %d was not applied within %v", n, patience))
-		}
+		notTooLong(n, took)
 		nap(every)
+	}
+}
+
+func notTooLong(n int64, took time.Duration) {
+	const patience = 30 * time.Second
+	if took > patience {
+		must.OK(fmt.Errorf("message %d was not applied within %v", n, patience))
 	}
 }
 

@@ -152,7 +152,7 @@ const (
 	// reserve is more than all lanes and workers may have unacked.
 	reserve = 20_000
 	// How much more is published than is expected to be needed: more while a contestant's speed is a guess.
-	margin, firstMargin = 1.2, 1.4
+	margin, firstMargin = 1.15, 1.4
 	// wholeGuess is for those of whom no guess says how much they do in a second.
 	wholeGuess = 30_000
 )
@@ -164,7 +164,7 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	if !known {
 		more = firstMargin
 	}
-	const ending = time.Second // between the last reading and the end of the processes
+	const ending = time.Second / 4 // between the last reading and the look at what the queue still has
 	s := c.Sowing
 	s.Orders, s.KeepLog = int64(rate*more*(r.Warm+r.Length+ending).Seconds())+reserve, c.FullLog
 	switch {
