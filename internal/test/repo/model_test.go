@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+var mutant = regexp.MustCompile(`\bM_\w+`)
+
 // A mutant that is only in the table was not run; one that is only in the script tells nobody anything. What it does
 // stands at its switch in a model, what each run came to in results.txt.
 func TestTheTablesOfTheModelNameWhatItsScriptRuns(t *testing.T) {
@@ -32,7 +34,7 @@ func TestTheTablesOfTheModelNameWhatItsScriptRuns(t *testing.T) {
 	told := map[string]bool{}
 	for _, line := range strings.Split(readme, "\n") {
 		if strings.HasPrefix(line, "|") {
-			for _, name := range regexp.MustCompile(`\bM_\w+`).FindAllString(line, -1) {
+			for _, name := range mutant.FindAllString(line, -1) {
 				told[name] = true
 			}
 		}
