@@ -27,7 +27,7 @@ const usage = `usage: bench [-resume]  measure everything and write the results,
        bench pages      what one look at each page costs MySQL and the daemon
        bench rival NAME WORKERS    (what bench itself runs)
 
-BENCH_ROUND=5s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
+BENCH_ROUND=4s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
 BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m
 BENCH_WAITING=200000  BENCH_FAILING=10000  BENCH_LETTERS=50000  BENCH_YEAR_ROWS=20000000`
 
