@@ -92,7 +92,7 @@ test-big: deps bin/with-servers
 mutants: deps
 	@scripts/mutants.sh
 
-# Bad messages and bad settings, end to end and one by one; docs/guarantees.md says which test holds which.
+# Bad messages and bad settings, end to end and one by one; docs/tried.md says which test holds what.
 BAD_MESSAGES = BadMessages|DecodeRefuses|WhatNobodyCanRead|KeyComesFrom|TagIs|Forged|CopyKeeps|HugeProp|HeadersThatFill|DifferInAnyByte|DifferInOneByte|UnusableKey
 BAD_MESSAGES := $(BAD_MESSAGES)|Unreadable|BlamesWhatCannot|TwiceHasOneEffect|AnotherBody|TwoOtherBodies|CopiesInABatch|FiveCopiesAtOnce
 BAD_SETTINGS = BadValue|NothingSet|UnknownName|GivesNoValue|KeySourcesAre|CheckSchemaRefuses|SchemaThatWasNever|SaysWhichArgument

@@ -85,7 +85,7 @@ const asleep = 200 * time.Millisecond
 
 // scaling prints the tables of docs/scaling.md: what a message costs each server, and what more daemons bring.
 func scaling(_ settings, r *run.Runner) {
-	table := "\n| messages/s | daemon | MySQL | RabbitMQ | Redis | MySQL's commits/s | redo log | MySQL writes | " +
+	table := "\n| messages/s | daemon | MySQL | RabbitMQ | Redis | commits/s | redo log | MySQL writes | " +
 		"RabbitMQ writes |\n|---|---|---|---|---|---|---|---|---|\n"
 	var last run.Cost
 	for _, speed := range speeds {
