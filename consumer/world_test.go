@@ -687,24 +687,8 @@ func (w *world) ended(status dedup.Status, keys ...string) {
 // asked.
 func (w *world) quiet() {
 	w.t.Helper()
-	// While it is looked at one queue after the other, a message may go from one that comes to one that is done: so it
-	// must be true a few times.
-	const times = 3
-	quiet := 0
-	live := slices.DeleteFunc(w.topology().Queues(), func(q string) bool { return q == w.deadQueue() })
-	w.eventually("the main queue and the retry queues are empty", func() bool {
-		quiet++
-		for _, q := range live {
-			if w.broker.Depth(q) > 0 {
-				quiet = 0
-				return false
-			}
-		}
-		if w.broker.Leaving(live...) > 0 || w.broker.Unacked(w.cfg.Queue) > 0 {
-			quiet = 0
-		}
-		return quiet >= times
-	})
+	live := without(w.topology().Queues(), w.deadQueue())
+	w.eventually("the main queue and the retry queues are empty", func() bool { return w.broker.Quiet(live...) })
 }
 
 func (w *world) deadQueue() string { return rabbit.DeadQueue(w.cfg.Queue) }

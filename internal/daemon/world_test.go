@@ -264,29 +264,11 @@ func (w *world) rows(status dedup.Status) int {
 func (w *world) ended(n int) {
 	w.t.Helper()
 	cfg := w.config()
-	// While it is looked at one queue after the other, a copy may go from one that comes to one that is done: so it must
-	// be true a few times.
-	const times = 3
-	quiet := 0
 	live := slices.DeleteFunc(cfg.TopologyConfig().Queues(), func(q string) bool {
 		return q == rabbit.DeadQueue(cfg.Queue)
 	})
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), func() bool {
-		quiet++
-		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
-			quiet = 0
-			return false
-		}
-		for _, queue := range live {
-			if w.broker.Depth(queue) > 0 {
-				quiet = 0
-				return false
-			}
-		}
-		if w.broker.Leaving(live...) > 0 || w.broker.Unacked(live...) > 0 {
-			quiet = 0
-		}
-		return quiet >= times
+		return w.rows(dedup.Success)+w.rows(dedup.Dead) >= n && w.broker.Quiet(live...)
 	})
 }
 
