@@ -2,7 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
-	"path/filepath"
+	"os"
 	"slices"
 	"testing"
 
@@ -13,7 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // shards are several main queues behind one exchange, as docs/scaling.md describes them: producers publish to an
@@ -28,16 +27,10 @@ const orderHeader = "order_sn"
 // queuesOfExample is how many queues deploy/examples/queues is for.
 const queuesOfExample = 4
 
-// newShards makes them on a RabbitMQ of their own, which has the plugin, all on one database.
+// newShards makes them, all on one database.
 func newShards(t *testing.T, pairs ...string) *shards {
 	t.Helper()
-	server := stack.Own(t, stack.Options{
-		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_consistent_hash_exchange"},
-	})
 	w := emptyWorld(t, pairs...)
-	w.broker = server.Broker(t)
-	w.set("AMQP_URL", w.broker.URL)
-	w.oracle.AMQPURL = w.broker.URL
 	w.route.Exchange = "stock.by-order"
 	s := &shards{w: w}
 	for i := range queuesOfExample {
@@ -52,11 +45,7 @@ func newShards(t *testing.T, pairs ...string) *shards {
 		w.broker.Bind(audit, w.route.Key, w.env["EXCHANGE"])
 		s.audits = append(s.audits, audit)
 	}
-	definitions := require.Get(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "queues",
-		"rabbitmq-definitions.json")))(t)
-	if out, err := server.Ctl("import_definitions", definitions); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.broker.Import(string(require.Get(os.ReadFile("../../deploy/examples/queues/rabbitmq-definitions.json"))(t)))
 	return s
 }
 

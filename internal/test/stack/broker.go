@@ -377,6 +377,14 @@ func (b *Broker) Policy(name, queue string, definition map[string]any) {
 		erlangBinary(b.vhost), erlangBinary(name), erlangBinary("^"+regexp.QuoteMeta(queue)+"$"), strings.Join(terms, ", ")))
 }
 
+// Import loads definitions as `rabbitmqctl import_definitions` does, with this virtual host in the place of the default
+// one. Only a server of ours can be told: on another the test is skipped.
+func (b *Broker) Import(definitions string) {
+	b.t.Helper()
+	b.Eval("ok = rabbit_definitions:import_raw(" + erlangBinary(strings.ReplaceAll(definitions, `"vhost": "/"`,
+		`"vhost": "`+b.vhost+`"`)) + ")")
+}
+
 // Eval runs an Erlang expression inside the broker and returns its value as text. On a server given from outside the
 // test is skipped.
 func (b *Broker) Eval(expression string) string {

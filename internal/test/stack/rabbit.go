@@ -52,7 +52,9 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 	writeFile(dir, ".erlang.cookie", node.Cookie)
 	writeFile(dir, "rabbitmq.conf", strings.Join(config, "\n")+"\n")
 	writeFile(dir, "advanced.config", "[].\n")
-	writeFile(dir, "enabled_plugins", "["+strings.Join(o.RabbitMQPlugins, ",")+"].\n")
+	// The exchange that hashes costs nothing, and so needs no server of its own.
+	writeFile(dir, "enabled_plugins", "["+strings.Join(append(o.RabbitMQPlugins, "rabbitmq_consistent_hash_exchange"),
+		",")+"].\n")
 	writeFile(dir, "rabbitmq-env.conf", "") // so that the machine's own, if any, is not read
 
 	s := newServer(sp, KindRabbitMQ, dir, addr, script, append(node.environ(),

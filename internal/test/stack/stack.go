@@ -38,8 +38,8 @@ type Options struct {
 	RabbitMQNodes int
 	// RabbitMQConfig is added to rabbitmq.conf, one setting a line.
 	RabbitMQConfig string
-	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default. With rabbitmq_management,
-	// [Server.HTTP] tells where.
+	// RabbitMQPlugins are enabled beside rabbitmq_consistent_hash_exchange. With rabbitmq_management, [Server.HTTP] tells
+	// where.
 	RabbitMQPlugins []string
 	// MySQLNodes is how many nodes form one database cluster, behind a HAProxy that sends all clients to one of them; 0
 	// and 1: one server, and no HAProxy.
