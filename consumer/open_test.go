@@ -12,15 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -150,84 +147,6 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 	w.wantRow("slow", wanted{Status: dedup.Success, Attempts: 1})
 	w.want("effects", w.effects(), once("slow", "after slow"))
 	require.OK(t, stop())
-}
-
-// Given three servers that want client certificates, when a program gives a configuration of TLS for each, then a
-// message is applied and a dead letter can be read; none of them is in plain text.
-func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
-	t.Parallel()
-	ca := stack.NewAuthority(t, "CA")
-	client := ca.Issue(stack.Certificate{Name: "program"})
-	servers := stack.OwnEncrypted(t, stack.Encryption{
-		Pair:      ca.Issue(stack.Certificate{Name: "servers", Hosts: []string{"127.0.0.1"}}),
-		ClientsCA: ca.File, ClientsNeeded: true,
-	})
-	dsn := servers.MySQL.Database(t)
-	account := require.Get(mysql.ParseDSN(dsn))(t)
-	account.User, account.Passwd = "x509", "secret"
-	w := &world{t: t}
-	admin := w.open(dsn)
-	for _, statement := range []string{
-		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON " + account.DBName + ".* TO 'x509'@'%'",
-		"CREATE TABLE effect (k VARBINARY(255) NOT NULL)",
-	} {
-		require.OK(t, admin.Exec(statement).Error)
-	}
-	logs := &strings.Builder{}
-	ended := make(chan consumer.Ended, 2)
-	cfg := consumer.Config{
-		MySQLDSN: account.FormatDSN(), AMQPURLs: []string{servers.RabbitMQ.TLSURL()}, RedisURL: servers.Redis.TLSURL(),
-		MySQLTLS: ca.Client(&client), AMQPTLS: ca.Client(&client), RedisTLS: ca.Client(&client), LockOnError: lock.Pause,
-		Queue: "q", Migrate: true, Observe: func(e consumer.Ended) { ended <- e },
-		Logger: slog.New(slog.NewTextHandler(logs, nil)),
-	}
-	c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(
-		func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-			if m.Key == "bad" {
-				return consumer.Permanent(context.DeadlineExceeded)
-			}
-			return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
-		})))(t)
-	stop := w.run(c)
-	broker := servers.RabbitMQ.Broker(t)
-	poll.Until(t, "somebody consumes", func() bool { return broker.Consumers("q") > 0 })
-	outcomes := map[string]consumer.Outcome{}
-	for _, key := range []string{"good", "bad"} {
-		broker.Publish("", "q", stack.Message{MessageId: key, Body: []byte("{}"), DeliveryMode: 2})
-		e := <-ended
-		outcomes[e.Key] = e.Outcome
-	}
-	if outcomes["good"] != consumer.Applied || outcomes["bad"] != consumer.DeadLettered {
-		t.Errorf("they ended as %v", outcomes)
-	}
-	require.OK(t, stop())
-	if text := logs.String(); strings.Contains(text, "redis failed") || strings.Contains(text, "secret") {
-		t.Errorf("the log says\n%s", text)
-	}
-	pool, _, err := dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{TLS: cfg.MySQLTLS})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeDB(t, pool) })
-	letters := require.Get(cfg.Letters(pool))(t)
-	var seen []string
-	_, err = letters.Survey(t.Context(), deadletter.SurveyOptions{
-		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
-	})
-	if err != nil || len(seen) != 1 || seen[0] != "bad" {
-		t.Errorf("the letters are %q, %v; want the one of bad", seen, err)
-	}
-}
-
-func closeDB(t *testing.T, db *gorm.DB) {
-	t.Helper()
-	pool, err := db.DB()
-	if err == nil {
-		err = pool.Close()
-	}
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestAConfigurationForAPlainURLIsRefused(t *testing.T) {

@@ -103,11 +103,12 @@ func (p place) with(t *testing.T, c certs.TLS) string {
 	return target
 }
 
-// Given servers of its own that want client certificates: renewed ones are used for the next connection, and each
-// server says which certificate is wrong, at last that its own has expired.
+// Given servers of its own that want client certificates: a program gives its own configurations of TLS, renewed ones
+// are used for the next connection, and each server says which certificate is wrong, at last that its own has expired.
 func TestServersThatWantCertificates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	t.Run("program", func(t *testing.T) { aProgramGivesItsOwnConfigurations(t, w) })
 	t.Run("renewed", func(t *testing.T) { renewedCertificatesAreUsedForTheNextConnection(t, w) })
 	t.Run("wrong", func(t *testing.T) { eachServerSaysWhichCertificateIsWrong(t, w) })
 }
