@@ -59,7 +59,7 @@ func run(command []string) (code int, err error) {
 			return 1, startErr
 		}
 		defer func() { err = errors.Join(err, s.Stop()) }()
-		more, describeErr := s.Environ()
+		more, describeErr := s.Environ(ctx)
 		if describeErr != nil {
 			return 1, describeErr
 		}

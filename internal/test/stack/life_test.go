@@ -119,7 +119,7 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
 	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRedis}}))(t)
 	defer s.Stop()
-	environ := require.Get(s.Environ())(t)
+	environ := require.Get(s.Environ(t.Context()))(t)
 	for _, c := range []struct {
 		name    string
 		private bool

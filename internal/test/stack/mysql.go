@@ -47,7 +47,7 @@ const (
 // prepareMySQL makes a MariaDB, or a MySQL where that is installed, with empty data and a root account that has a
 // random password.
 func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Server {
-	program, port := must.Get(findProgram("mariadbd", "mysqld")), must.Get(freePorts(1))[0]
+	program, port := findMySQL(), must.Get(freePorts(1))[0]
 	config := rootOf(loopback(port), rand.Text())
 	// Names are not resolved, so a client on the loopback address is root@127.0.0.1 and no other.
 	accounts := writeFile(dir, "accounts.sql", "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n"+
@@ -62,7 +62,12 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Serv
 	if o.MySQLClock {
 		clock, see = makeClock(program, dir)
 	}
-	installMySQL(ctx, sp, program, dir)
+	if made := must.Get(readPrivate()).Tables; made == "" {
+		installMySQL(ctx, sp, program, dir)
+	} else { // it takes a tenth of the time
+		sp.output(must.Get(findProgram("cp")).command(ctx, dir, environment(dir), "-aT", filepath.Join(made, "data"),
+			filepath.Join(dir, "data")), "copy the system tables of mysql")
+	}
 	args := slices.Concat(append(mysqlBase(dir), "--port="+strconv.Itoa(port), "--init-file="+accounts), mysqlArgs,
 		o.MySQLArgs)
 	if o.Encryption != nil {
@@ -73,6 +78,8 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Serv
 	s.ask = pings(s.url)
 	return s
 }
+
+func findMySQL() program { return must.Get(findProgram("mariadbd", "mysqld")) }
 
 // rootOf is how root reaches the server at an address.
 func rootOf(addr, password string) *mysql.Config {

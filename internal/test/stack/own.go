@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -35,13 +37,14 @@ func (k Kind) env() string {
 
 // private is the content of the file EnvPrivate names.
 type private struct {
-	Kinds []Kind      // the servers that are ours
-	Node  *rabbitNode // how to command the RabbitMQ; nil when it is not ours
+	Kinds  []Kind      // the servers that are ours
+	Node   *rabbitNode // how to command the RabbitMQ; nil when it is not ours
+	Tables string      // of MySQL: a folder with its system tables alone, to be copied; empty when it is not ours
 }
 
 // Environ writes down what other processes must know of the servers and returns the variables to give them, as
 // NAME=value.
-func (s *Stack) Environ() (vars []string, err error) {
+func (s *Stack) Environ(ctx context.Context) (vars []string, err error) {
 	var p private
 	for _, kind := range common {
 		if server := s.server(kind); server != nil {
@@ -53,10 +56,13 @@ func (s *Stack) Environ() (vars []string, err error) {
 		}
 	}
 	path := filepath.Join(s.dir, "private.json")
-	text, err := json.Marshal(p)
-	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
+	err = must.Catch(func() {
+		if s.MySQL != nil {
+			p.Tables = must.Get(os.MkdirTemp(s.dir, "tables-"))
+			installMySQL(ctx, s.spawner, findMySQL(), p.Tables)
+		}
+		must.OK(os.WriteFile(path, must.Get(json.Marshal(p)), 0o600))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("describe the servers: %w", err)
 	}
