@@ -47,14 +47,18 @@ func (l *Letters) lookUp(ctx context.Context, letters []*letter, discardedToo bo
 		if lt.filed {
 			continue
 		}
-		conflict, _ := wire.Conflict(lt.own, lt.Body) // its error is the remark of a new row
 		taken := differs(lt)
+		former := lt.row.Status == dedup.Absent || lt.info.Reason == dedup.ReasonUnidentified ||
+			lt.info.Reason == dedup.ReasonConflict
+		if !taken && !former {
+			continue
+		}
+		conflict, _ := wire.Conflict(lt.own, lt.Body) // its error is the remark of a new row
 		if taken {
 			lt.id = conflict
 			more = append(more, conflict.Identity)
 		}
-		if lt.row.Status == dedup.Absent || lt.info.Reason == dedup.ReasonUnidentified ||
-			lt.info.Reason == dedup.ReasonConflict {
+		if former {
 			filed[lt] = l.formerKeys(lt)
 			if !taken {
 				filed[lt] = append(filed[lt], conflict.Identity)

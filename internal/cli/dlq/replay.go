@@ -136,12 +136,16 @@ func newMoving(f *command.Flags, kind operator.Kind) *moving {
 	return m
 }
 
+// mostMemory is how many bytes a run may take before it collects its garbage more often: large letters are many then.
+const mostMemory = 512 << 20
+
 // run does it as an act, and shows what it did, also when it ended early.
 func (m *moving) run(ctx context.Context, c *command.Call) error {
 	lines, err := c.Input(*m.from, "the letters")
 	if err != nil {
 		return err
 	}
+	command.CollectSeldom(mostMemory)
 	r := m.asked
 	r.Filter, r.Why, r.From, r.Limit = *m.filter, operator.Plain(r.Why), *m.from, m.filter.Limit
 	var of deadletter.Selection = *m.filter

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime/debug"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -114,11 +112,6 @@ ROLLBACKD_OUTBOX=on has the relay work within 'run'.`,
 	},
 }
 
-// gcPercent lets the heap grow to five times what is alive before it is collected, which is little: a lane keeps one
-// batch. With Go's default of 100 a sixth of the daemon's CPU went into collecting (bench/README.md); its memory is
-// measured there too. The variable GOGC of the Go runtime says otherwise.
-const gcPercent = 400
-
 // loadInLogForm is LoadConfig for a command that writes a log: where that is JSON, warnings and the error with which
 // the command ends are lines of it, also while the settings are not known yet. In text they are for a person, as
 // elsewhere.
@@ -132,9 +125,8 @@ func loadInLogForm(ctx context.Context, a *command.App, asks ...string) (config.
 	return a.LoadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) }, asks...)
 }
 
-// besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often
-// than gcPercent says: large bodies would else lie around as garbage, four times over. The variable GOMEMLIMIT of the
-// Go runtime says otherwise.
+// besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often:
+// large bodies would else lie around as garbage, four times over.
 const besideBudget = 64 << 20
 
 // work runs what join makes of the settings until it is told to stop.
@@ -149,16 +141,11 @@ func work(
 	folding := fold.New(c.Logger(cfg).Handler(), deadletter.Fingerprint)
 	defer folding.Flush()
 	log := slog.New(folding)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+	limit := int64(besideBudget)
+	for _, queue := range cfg.All() {
+		limit += queue.MemoryBudget
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		limit := int64(besideBudget)
-		for _, queue := range cfg.All() {
-			limit += queue.MemoryBudget
-		}
-		debug.SetMemoryLimit(limit)
-	}
+	command.CollectSeldom(limit)
 	d, err := join(cfg, log, daemon.Options{Version: c.Build.Version, Revision: c.Build.Revision})
 	if err == nil {
 		err = d.Run(ctx)
