@@ -97,7 +97,8 @@ type Config struct {
 	Lanes int
 	// BatchSize is how many messages share a transaction at most. Default 1,000.
 	BatchSize int
-	// BatchLinger is how long a batch waits for more after its first message. Default 2ms; Off: not at all.
+	// BatchLinger is how long a batch waits for more after its first message. Default 2ms; Off: not at all. Behind a batch
+	// with messages of a replay it is 20ms at least.
 	BatchLinger time.Duration
 	// Prefetch is how many deliveries a lane may hold unacked. BatchSize to 65535. Default 2 × BatchSize.
 	Prefetch int

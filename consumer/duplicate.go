@@ -84,7 +84,7 @@ func (w *worker) route(b *batch, it *item) {
 	case decide.RunFresh:
 		b.fresh = append(b.fresh, it)
 	case decide.RunReopened:
-		it.msg.Replays = it.row.Replays
+		it.msg.Replays, w.reopened = it.row.Replays, true
 		b.opened = append(b.opened, it)
 	case decide.SkipDone:
 		it.ack(Duplicate)

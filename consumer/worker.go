@@ -27,7 +27,8 @@ type worker struct {
 	halfOpen halfOpen
 	intake   context.Context // over when nothing more may be started; run sets it
 
-	newInARow int // messages that looked new and had no row
+	newInARow int  // messages that looked new and had no row
+	reopened  bool // messages of a replay were in the last batch
 	held      heldBack
 	atOnce    int // calls: messages of the next group
 	buf       []rabbit.Delivery
@@ -109,6 +110,11 @@ func (w *worker) oweClaims(b *batch) {
 	}
 }
 
+// replayLinger is how long a batch waits for more, at least, behind one that had messages of a replay. That sends many,
+// one after the other and more slowly than lanes work; nobody waits for them, and in full batches they cost MySQL,
+// RabbitMQ and this process half of what they do a few at a time.
+const replayLinger = 20 * time.Millisecond
+
 // collect takes the next deliveries; none when it is time to try the copies of held ones, or was while the worker stood
 // still. A worker in quarantine, or one that probes, does not wait for them for ever.
 func (w *worker) collect(ctx context.Context) ([]rabbit.Delivery, error) {
@@ -130,7 +136,17 @@ func (w *worker) collect(ctx context.Context) ([]rabbit.Delivery, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, soon, errCalm)
 		defer cancel()
 	}
-	return w.sub.Collect(ctx, room, w.c.cfg.BatchLinger, w.buf[:0])
+	return w.sub.Collect(ctx, room, w.linger(), w.buf[:0])
+}
+
+// linger is how long the next batch waits for more.
+func (w *worker) linger() time.Duration {
+	linger := w.c.cfg.BatchLinger
+	if w.reopened && linger > 0 {
+		linger = max(linger, replayLinger)
+	}
+	w.reopened = false
+	return linger
 }
 
 func (w *worker) newBatch(taken []rabbit.Delivery) *batch {
