@@ -59,12 +59,19 @@ func (s *queueSource) next(ctx context.Context) ([]*letter, error) {
 	return s.l.readAll(taken), nil
 }
 
-// handful is how many letters are taken together: with a low rate no more than go in a minute.
+// handful is how many letters are taken together: with a low rate no more than go in a minute. A person's run at full
+// speed takes more and more of them while they are small and go fast: what is sent at once fills the batches of the
+// daemons.
 func (s *queueSource) handful() int {
-	if s.o.Rate > 0 && s.o.Rate*60 < window {
-		return max(1, int(s.o.Rate*60))
+	switch rate := s.o.Rate; {
+	case rate > 0 && rate*60 < window:
+		return max(1, int(rate*60))
+	case rate > 0, s.watch.window > 0, s.tally.limit > 0, s.filter.due != nil:
+		return window
 	}
-	return window
+	small := handfulBytes / max(1, s.queue.bytes/max(1, s.queue.read))
+	fast := float64(s.tally.Seen) * float64(handfulTime) / float64(time.Since(s.began)+1)
+	return max(window, min(s.tally.Seen/2, small, int(min(fast, largest))))
 }
 
 func (s *queueSource) lookUp(ctx context.Context, letters []*letter) error {
@@ -85,6 +92,11 @@ const (
 	// prefetch is how many letters one channel may hold unacked. What a run does not take it must hold until its end,
 	// because what is given back earlier is delivered again at once; so it opens a channel more whenever one is full.
 	prefetch = 1000
+	// largest is how many letters are taken together at most. More than a window of them have no more bytes, by the bodies
+	// that came, and take no longer, than this.
+	largest      = 4000
+	handfulBytes = 4 << 20
+	handfulTime  = 10 * time.Second
 	// idle is how long nothing comes before the broker is asked whether anything is left: another run may have taken it.
 	idle = 300 * time.Millisecond
 	// patience is how long nothing may come although the queue has letters.
@@ -100,9 +112,11 @@ var errIdle = errors.New("no letter came")
 type queue struct {
 	conn *rabbit.Conn
 	name string
-	all  []*channel // the last one is read; the others are full
+	all  []*channel // who has room is read; the others are full
 	buf  []rabbit.Delivery
 	got  int // letters collected so far
+
+	read, bytes int // letters of all passes, and their bodies
 
 	found  int // letters that were there when they were counted
 	others int // who else read the queue then
@@ -124,17 +138,10 @@ type taken struct {
 func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 	began := time.Now()
 	for {
-		now, err := q.channel(ctx)
-		if err != nil {
-			return nil, err
-		}
-		soon, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
-		q.buf, err = now.sub.Collect(soon, n, 2*time.Millisecond, q.buf)
-		cancel()
+		letters, err := q.collect(ctx, n)
 		switch {
-		case len(q.buf) > 0:
-			q.got += len(q.buf)
-			return now.hold(q.buf), nil
+		case len(letters) > 0:
+			return letters, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case !errors.Is(err, errIdle):
@@ -148,6 +155,31 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
 		}
 	}
+}
+
+// collect takes what is there, up to n letters, and waits a moment for the first one.
+func (q *queue) collect(ctx context.Context, n int) (letters []taken, err error) {
+	channels, err := q.channels(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	for i, patience := 0, idle; i < len(channels) && len(letters) < n; i++ {
+		soon, cancel := context.WithTimeoutCause(ctx, patience, errIdle)
+		q.buf, err = channels[i].sub.Collect(soon, n-len(letters), 2*time.Millisecond, q.buf)
+		cancel()
+		letters = append(letters, channels[i].hold(q.buf)...)
+		switch {
+		case len(letters) > 0:
+			patience = 2 * time.Millisecond
+		case !errors.Is(err, errIdle):
+			return nil, err
+		}
+	}
+	q.got, q.read = q.got+len(letters), q.read+len(letters)
+	for _, t := range letters {
+		q.bytes += len(t.Body)
+	}
+	return letters, err
 }
 
 func (l *Letters) dial(ctx context.Context) (*queue, error) {
@@ -186,17 +218,22 @@ func (q *queue) depth(ctx context.Context) (ready, consumers int, err error) {
 	return ready, consumers, brokerError(err)
 }
 
-// channel is one with room.
-func (q *queue) channel(ctx context.Context) (*channel, error) {
-	if n := len(q.all); n > 0 && q.all[n-1].held < prefetch {
-		return q.all[n-1], nil
+// channels are those with room: so many that the next n letters come while n are in hand.
+func (q *queue) channels(ctx context.Context, n int) (some []*channel, err error) {
+	for _, c := range q.all {
+		if c.held < prefetch {
+			some = append(some, c)
+		}
 	}
-	sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), prefetch)
-	if err != nil {
-		return nil, err
+	for len(some) == 0 || len(some)*prefetch < 2*n {
+		sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), prefetch)
+		if err != nil {
+			return nil, err
+		}
+		c := &channel{sub: sub}
+		q.all, some = append(q.all, c), append(some, c)
 	}
-	q.all = append(q.all, &channel{sub: sub})
-	return q.all[len(q.all)-1], nil
+	return some, nil
 }
 
 // leave gives everything back that was not acked, as far as the connection lives.
