@@ -1,6 +1,6 @@
-// Package site joins what answers over HTTP for the consumers of a program: pages and API on pools of their own, what
-// persons ask for there, health and metrics. A daemon has one, and so has a program that mounts one in its own server.
-// It must not know where settings come from, nor consume.
+// Package site joins what answers over HTTP for the consumers of a program: probes and metrics, pages for people and
+// the API for programs, on pools of their own, and who does what is asked for there. A daemon has one, and so has a
+// program that mounts one in its own server. It must not know where settings come from, nor consume.
 package site
 
 import (
@@ -8,36 +8,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/api"
+	"github.com/rollbackd/rollbackd/internal/admin/pages"
+	"github.com/rollbackd/rollbackd/internal/admin/server"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/store"
 )
 
 // What the process says of itself, and a proxy that vouches for persons.
 type (
-	Readiness = admin.Readiness
-	Proxy     = admin.Proxy
+	Readiness = server.Readiness
+	Proxy     = server.Proxy
 )
 
-// Options are where a [Site] answers, to whom, and of what. Of the View it is told Health, Hide and Logger.
+// Options are where a [Site] answers, to whom, and with what. Of the View it is told Health, Hide and Logger.
 type Options struct {
-	admin.Options
+	Addr    string // host:port; port 0 takes a free one; "": it is mounted in somebody's server
+	Version string // of the program, for its pages
+	Guard   server.GuardOptions
+	View    view.Options
+	Metrics Metrics      // for the guard and the view too, as are the view's logger and health for the others
+	Debug   http.Handler // at /debug/pprof/, for who may act; nil: nothing is there
+	Bare    bool         // neither pages nor API: the view says health and log alone
 
 	Queues   []store.Queue        // whose runs are done here; the pages are those of the first
 	Members  []*consumer.Consumer // of each queue, whose handlers rehearse; nil: nothing is consumed here
 	Expected operator.Query       // of the messages that should have come
 }
 
-// Site is open until Close.
-type Site struct {
-	*admin.Site
+// Metrics are shown, and take those of the site.
+type Metrics interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
 
+// Site answers on one address, or as a handler, and is open until Close.
+type Site struct {
+	http.Handler // nil with an address
+
+	server  *server.Server // nil without
+	view    *view.View     // nil of a bare one
+	pages   *pages.Pages
 	desks   []*operator.Operator // of each queue
 	closers []func() error
 }
@@ -59,13 +80,12 @@ func Open(ctx context.Context, o Options) (s *Site, err error) {
 			return s, fmt.Errorf("pages: %w", err)
 		}
 	}
-	s.Site, err = admin.Open(ctx, o.Options)
-	return s, err
+	return s, s.listen(ctx, o)
 }
 
 // join opens what the pages look at, and who acts.
 func (s *Site) join(ctx context.Context, o *Options) error {
-	first, view := o.Queues[0], &o.View
+	first, looking := o.Queues[0], &o.View
 	acts, err := s.open(ctx, first, "desk", operator.Pool())
 	if err != nil {
 		return err
@@ -77,7 +97,7 @@ func (s *Site) join(ctx context.Context, o *Options) error {
 		}
 		acting := operator.Options{
 			Lookup: of.Lookup, Letters: of.Letters, Queue: queue.Queue, Retention: max(0, first.LogRetention),
-			Logger: view.Logger, Drain: first.DrainTimeout, Expected: o.Expected,
+			Logger: looking.Logger, Drain: first.DrainTimeout, Expected: o.Expected,
 		}
 		if o.Members != nil {
 			member := o.Members[i]
@@ -93,13 +113,17 @@ func (s *Site) join(ctx context.Context, o *Options) error {
 		}
 		s.desks = append(s.desks, desk)
 	}
-	looks, err := s.open(ctx, first, "pages", admin.Pool()) // the engine has said what the DSN is warned of
+	looks, err := s.open(ctx, first, "pages", store.Options{ // the engine has said what the DSN is warned of
+		MaxOpen: view.Connections, ReadTimeout: 2 * view.StatementTime, WriteTimeout: 2 * view.StatementTime,
+		Statement: view.StatementTime,
+	})
 	if err != nil {
 		return err
 	}
-	view.Lookup, view.Letters, view.Desk, view.Elects = looks.Lookup, looks.Letters, s.desks[0], !first.WithoutKeeper
-	view.Names = operator.Names{Queue: first.Queue, MaxAttempts: first.MaxAttempts, Program: programName}
-	view.Lock, err = looks.LockWords(ctx)
+	looking.Lookup, looking.Letters, looking.Desk = looks.Lookup, looks.Letters, s.desks[0]
+	looking.Elects, looking.Metrics = !first.WithoutKeeper, o.Metrics
+	looking.Names = operator.Names{Queue: first.Queue, MaxAttempts: first.MaxAttempts, Program: programName}
+	looking.Lock, err = looks.LockWords(ctx)
 	return err
 }
 
@@ -109,6 +133,77 @@ func (s *Site) open(ctx context.Context, q store.Queue, name string, o store.Opt
 		s.closers = append(s.closers, opened.Close)
 	}
 	return opened, err
+}
+
+// listen makes what answers, and binds the address.
+func (s *Site) listen(ctx context.Context, o Options) error {
+	log := o.View.Logger
+	o.Guard.Metrics, o.Guard.Logger = o.Metrics, log
+	if !o.Bare {
+		o.Guard.Refused = pages.NewRefusals(o.View.Desk, log).Note
+	}
+	guard, err := server.NewGuard(o.Guard)
+	if err != nil {
+		return err
+	}
+	o.View.Health = s.withNames(o.View.Health)
+	guarded := map[string]http.Handler{}
+	if o.Debug != nil {
+		guarded["/debug/pprof/"] = guard.Protect(server.Act, o.Debug)
+	}
+	if !o.Bare {
+		s.view = view.New(o.View)
+		s.pages = pages.New(s.view, guard, o.Version)
+		programs := api.New(s.view, guard)
+		guarded["/"] = s.pages                                            // which guard themselves, page by page
+		guarded[api.Prefix], guarded[api.Prefix+"/"] = programs, programs // which does so too
+	}
+	answers := server.Options{
+		Addr: o.Addr, Health: o.View.Health, Metrics: o.Metrics, Guard: guard, Logger: log, Guarded: guarded,
+	}
+	if o.Addr == "" {
+		s.Handler = server.Mounted(answers)
+		return nil
+	}
+	s.server, err = server.Listen(ctx, answers)
+	return err
+}
+
+// withNames says of a process that consumes nothing, and so has no engine that would, what it misses.
+func (s *Site) withNames(health func() Readiness) func() Readiness {
+	return func() Readiness {
+		r := health()
+		if !r.PagesOnly {
+			return r
+		}
+		names := s.view.Unknown()
+		switch {
+		case names.Err != nil:
+			r.Waiting = append(r.Waiting, "mysql: "+names.Err.Error())
+		case names.At.IsZero():
+			r.Waiting = append(r.Waiting, "mysql: it has not answered yet")
+		}
+		r.Degraded = append(r.Degraded, names.Value...)
+		return r
+	}
+}
+
+// Addr is the bound address.
+func (s *Site) Addr() string { return s.server.Addr() }
+
+// Serve answers until ctx ends; a mounted site answers by itself, and looks around until then.
+func (s *Site) Serve(ctx context.Context) error {
+	if s.view != nil {
+		var watching sync.WaitGroup
+		watching.Go(func() { s.view.Run(ctx) })
+		defer watching.Wait()
+		defer context.AfterFunc(ctx, s.pages.End)()
+	}
+	if s.server == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return s.server.Serve(ctx)
 }
 
 // Work does what persons ask for until ctx ends.
@@ -146,7 +241,7 @@ func ReadinessOf(members []*consumer.Consumer) Readiness {
 		r.Group, r.Queue = cmp.Or(r.Group, of.Group), cmp.Or(r.Queue, of.Queue)
 		if len(members) > 1 {
 			s = named(s, of.Queue)
-			r.Queues = append(r.Queues, admin.QueueReadiness{
+			r.Queues = append(r.Queues, server.QueueReadiness{
 				Group: of.Group, Queue: of.Queue, Ready: s.Consuming && !s.Draining && len(s.Paused) == 0,
 			})
 		}
