@@ -125,28 +125,24 @@ type Relay struct {
 func OpenRelay(
 	ctx context.Context, cfg consumer.Config, log *slog.Logger, metrics prometheus.Registerer,
 ) (*Relay, error) {
-	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, Options{
-		Program: rabbit.ConnectionName("relay"), MaxOpen: relay.Connections, CurrentDSN: cfg.Fresh.MySQLDSN,
+	s, err := Open(ctx, Queue{Config: cfg}, "relay", Options{
+		MaxOpen: relay.Connections,
 		Warn: func(err error) {
 			log.WarnContext(ctx, "certificates cannot be read again", "server", "mysql", "err", err)
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("MySQLDSN: %w", err)
+		return nil, err
 	}
-	for _, w := range warnings {
+	for _, w := range s.Warnings {
 		log.WarnContext(ctx, "MySQLDSN: "+w)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, fmt.Errorf("database handle: %w", err)
-	}
 	cfg.Logger, cfg.Registerer = log, metrics
-	told := cfg.Relay(pool)
+	told := cfg.Relay(s.Pool)
 	told.Retention = max(0, cfg.LogRetention) // beside an engine its keeper deletes what is parked
 	r, err := relay.New(told)
 	if err != nil {
-		return nil, errors.Join(err, pool.Close())
+		return nil, errors.Join(err, s.Close())
 	}
-	return &Relay{r, pool.Close}, nil
+	return &Relay{r, s.Close}, nil
 }
