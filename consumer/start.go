@@ -27,10 +27,7 @@ func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error)
 	if err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
-	pool, err := o.DB.DB()
-	if err != nil {
-		return nil, fmt.Errorf("consumer: the database handle: %w", err)
-	}
+	pool := records.Pool()
 	locks := &locks{policy: cfg.LockOnError, name: cmp.Or(o.lockName, DependencyRedis)}
 	locks.met, locks.meet = context.WithCancel(context.Background())
 	if locks.Locker, err = o.locker(cfg); err != nil {

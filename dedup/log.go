@@ -97,6 +97,9 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 	}, nil
 }
 
+// Pool is that of the log, for what is read and written beside it.
+func (l *Log) Pool() *sql.DB { return l.db }
+
 // Options are what the log was made with.
 func (l *Log) Options() LogOptions { return l.o }
 

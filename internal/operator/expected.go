@@ -141,11 +141,7 @@ type expecting struct {
 func (o Expectation) Run(ctx context.Context) (Expected, error) {
 	const nothing = "nothing was put into the outbox"
 	if o.Publish { // a look takes minutes
-		pool, err := o.DB.DB()
-		if err == nil {
-			err = outbox.CheckSchema(ctx, pool)
-		}
-		if err != nil {
+		if err := outbox.CheckSchema(ctx, o.Records.Pool()); err != nil {
 			return Expected{Found: []Found{}}, fmt.Errorf("%s: %w", nothing, err)
 		}
 	}
@@ -310,16 +306,12 @@ func (r *expecting) inLog(ctx context.Context, left map[dedup.Identity]*Awaited)
 
 // inOutbox does that with the outbox. A schema that has none knows nothing.
 func (r *expecting) inOutbox(ctx context.Context, left map[dedup.Identity]*Awaited) error {
-	pool, err := r.DB.DB()
-	if err != nil {
-		return err
-	}
-	keys := map[string][]string{}
+	all, keys := outbox.Rows{DB: r.Records.Pool()}, map[string][]string{}
 	for id := range left {
 		keys[id.Tag] = append(keys[id.Tag], id.Key)
 	}
 	for tag := range keys {
-		rows, _, err := outbox.Rows{DB: pool}.List(ctx, outbox.Filter{Tag: tag, Keys: keys[tag]}, "", outbox.MaxListed)
+		rows, _, err := all.List(ctx, outbox.Filter{Tag: tag, Keys: keys[tag]}, "", outbox.MaxListed)
 		if err != nil && !errors.Is(err, outbox.ErrNoTable) {
 			return err
 		}

@@ -84,16 +84,12 @@ func New(o Options) (*Operator, error) {
 	if o.DB == nil || o.Records == nil || o.Group == "" || o.Queue == "" {
 		return nil, errors.New("operator: it needs DB, Records, Group and Queue")
 	}
-	pool, err := o.DB.DB()
-	if err != nil {
-		return nil, fmt.Errorf("operator: take the pool from gorm: %w", err)
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	d := &Operator{
-		o: o, db: pool, acts: o.Records.ActTable(), once: o.Records.OnceTable(), lease: leaseTime,
+		o: o, db: o.Records.Pool(), acts: o.Records.ActTable(), once: o.Records.OnceTable(), lease: leaseTime,
 		log:  cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		look: lookEvery, name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), inMove: func() {},
 		wake: make(chan struct{}, 1),

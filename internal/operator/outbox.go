@@ -141,11 +141,7 @@ func (m *Maintenance) pruneOutbox(ctx context.Context) error {
 
 // outboxOf adds what the outbox has of the messages with a key, of which the log may know nothing yet.
 func (o Lookup) outboxOf(ctx context.Context, t *Told, tag, key string) error {
-	pool, err := o.DB.DB()
-	if err != nil {
-		return err
-	}
-	rows, err := outbox.Rows{DB: pool}.Show(ctx, tag, key)
+	rows, err := outbox.Rows{DB: o.Records.Pool()}.Show(ctx, tag, key)
 	if err != nil && !errors.Is(err, outbox.ErrNoTable) {
 		return err
 	}

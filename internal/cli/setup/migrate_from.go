@@ -114,15 +114,11 @@ func readZone(text string) (*time.Location, error) {
 
 // takeOver makes one pass and shows what it did, also when it ended early.
 func takeOver(ctx context.Context, c *command.Call, o legacyimport.Options) error {
-	err := c.OpenLog(ctx)
-	if err != nil {
+	if err := c.OpenLog(ctx); err != nil {
 		return err
 	}
 	cfg := c.Config
-	o.Group, o.Retention, o.Records = cfg.Group, cfg.Retention(), c.Records
-	if o.DB, err = c.DB.DB(); err != nil {
-		return fmt.Errorf("database handle: %w", err)
-	}
+	o.Group, o.Retention, o.Records, o.DB = cfg.Group, cfg.Retention(), c.Records, c.Pool
 	sources, err := wire.ParseKeySources(cfg.KeyFrom)
 	if err != nil {
 		return fmt.Errorf("ROLLBACKD_KEY_FROM: %w", err)
