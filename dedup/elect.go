@@ -132,8 +132,7 @@ func term(ctx context.Context, log *slog.Logger, posts []Post) (elected bool, er
 	}()
 	ended := make(chan struct{}, len(posts))
 	leading := make([]bool, len(posts))
-	tick := time.NewTicker(leadCheck)
-	defer tick.Stop()
+	tick := time.Tick(leadCheck)
 	waits := 0 // for a lock: two processes that wait for each other's would both lose what they have
 	if len(posts) == 1 {
 		waits = leadWait
@@ -163,7 +162,7 @@ func term(ctx context.Context, log *slog.Logger, posts []Post) (elected bool, er
 			return elected, context.Cause(ctx)
 		case <-ended:
 			return elected, errors.New("the leader's work has ended")
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }

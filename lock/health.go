@@ -21,8 +21,7 @@ const (
 func keepLock(ctx context.Context, h *health, every time.Duration, probe, renew func(context.Context) error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstProbe, lastProbe
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	tick := time.Tick(every)
 	for delay := time.Duration(0); ; {
 		if wait.For(ctx, delay) != nil {
 			return
@@ -45,7 +44,7 @@ func keepLock(ctx context.Context, h *health, every time.Duration, probe, renew 
 			case <-ctx.Done():
 				return
 			case <-h.failed:
-			case <-tick.C:
+			case <-tick:
 			}
 		}
 		if time.Since(up) > lastProbe { // one that fails again at once keeps its long delays

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Activity knows what a transaction's time went by with, and whether it ended while a statement was in the hands of the
@@ -58,8 +60,6 @@ func (a *Activity) Watch(ctx context.Context, db *sql.DB, after time.Duration) (
 const watchesPerWait = 4
 
 func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	began := int64(-1) // waits for rows that had begun on the whole server when last looked
 	for {
 		var p Process
@@ -74,9 +74,7 @@ func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
 		if err == nil {
 			began = begun
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if wait.For(ctx, every) != nil {
 			return
 		}
 	}

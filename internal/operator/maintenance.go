@@ -98,16 +98,12 @@ func Keep(ctx context.Context, all ...*Maintenance) {
 
 // look keeps the figures of the log until ctx ends.
 func (m *Maintenance) look(ctx context.Context) {
-	tick := time.NewTicker(figuresEvery)
-	defer tick.Stop()
 	for {
 		if err := m.figures.look(ctx, m.d.o.Records, m.Clocks); err != nil && ctx.Err() == nil {
 			m.Logger.DebugContext(ctx, "figures of the consumer log", "err", err) // the engine says so if MySQL is away
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, figuresEvery) != nil {
 			return
-		case <-tick.C:
 		}
 	}
 }

@@ -101,11 +101,9 @@ func (d *Operator) Work(ctx context.Context) {
 
 // rest waits until it is time to look for work, or until this operator has some. The other daemons look by the clock.
 func (d *Operator) rest(ctx context.Context) {
-	next := time.NewTimer(d.look)
-	defer next.Stop()
 	select {
 	case <-d.wake:
-	case <-next.C:
+	case <-time.After(d.look):
 	case <-ctx.Done():
 	}
 }

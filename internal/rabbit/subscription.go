@@ -175,10 +175,8 @@ func (s *Subscription) Unload(tag uint64) {
 // Rest lets d pass without taking anything. It returns the cause of ctx when that ends before, and why the subscription
 // is over when its channel closes or the broker cancels its consumer.
 func (s *Subscription) Rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-s.cancels:
 		return s.ended()

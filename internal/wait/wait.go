@@ -9,10 +9,8 @@ import (
 
 // For returns after d, or with the cause of ctx's end when ctx ends before.
 func For(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -124,11 +124,9 @@ func (r *Runner) Run(ctx context.Context, of Subject, f func(context.Context) er
 		return int(where.i.Load()), err
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(r.Grace)
-	defer grace.Stop()
 	select {
 	case err = <-done:
-	case <-grace.C:
+	case <-time.After(r.Grace):
 		at := int(where.i.Load())
 		err = r.leave(ctx, number, done, &StuckError{
 			began: began, after: time.Since(began), what: of.Name(at), At: at, stack: stackOf(number),

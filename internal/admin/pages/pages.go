@@ -309,9 +309,7 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
 	out := http.NewResponseController(w)
 	sent := map[string]string{}
-	tick, end := time.NewTicker(liveEvery), time.NewTimer(liveTime)
-	defer tick.Stop()
-	defer end.Stop()
+	end := time.After(liveTime)
 	for {
 		text, status := p.draw(w, r, name, make)
 		if status != http.StatusOK {
@@ -338,8 +336,8 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 			return
 		}
 		select {
-		case <-tick.C:
-		case <-end.C:
+		case <-time.After(liveEvery):
+		case <-end:
 			return
 		case <-p.ending:
 			return

@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -186,27 +187,18 @@ const (
 )
 
 // Once does what somebody asks for unless it was done before, and then answers as it did before. While the first of two
-// same requests is being done, the second waits for its answer for as long as wait says. What do refuses was not done,
+// same requests is being done, the second waits for its answer for as long as most says. What do refuses was not done,
 // and may be asked for again.
 func (v *View) Once(
-	ctx context.Context, r operator.OnceRequest, wait time.Duration,
+	ctx context.Context, r operator.OnceRequest, most time.Duration,
 	do func(ctx context.Context, id string) (operator.Answer, error),
 ) (answer operator.Answer, before bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime)
 	defer cancel()
-	tick, end := time.NewTicker(awaitEvery), time.NewTimer(wait)
-	defer tick.Stop()
-	defer end.Stop()
+	began := time.Now()
 	once, known, err := v.o.Desk.Begin(ctx, Actor(ctx), r)
-	for errors.Is(err, operator.ErrRunning) {
-		select {
-		case <-tick.C:
-			once, known, err = v.o.Desk.Begin(ctx, Actor(ctx), r)
-			continue
-		case <-end.C:
-		case <-ctx.Done():
-		}
-		return answer, false, err
+	for errors.Is(err, operator.ErrRunning) && time.Since(began) < most && wait.For(ctx, awaitEvery) == nil {
+		once, known, err = v.o.Desk.Begin(ctx, Actor(ctx), r)
 	}
 	if err != nil {
 		return answer, false, err

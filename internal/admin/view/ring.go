@@ -63,17 +63,15 @@ const mostTroubles = 50
 
 // sample takes figures until ctx ends.
 func (v *View) sample(ctx context.Context) {
-	figures, health := time.NewTicker(sampleEvery), time.NewTicker(healthEvery)
-	defer figures.Stop()
-	defer health.Stop()
+	figures, health := time.Tick(sampleEvery), time.Tick(healthEvery)
 	v.take(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-figures.C:
+		case <-figures:
 			v.take(ctx)
-		case <-health.C:
+		case <-health:
 			v.ring.watch(v.o.Health(), time.Now().UTC())
 		}
 	}
