@@ -245,9 +245,7 @@ func (c Config) withDefaults() Config {
 		number.Fill()
 	}
 	c.Prefetch = cmp.Or(c.Prefetch, 2*c.BatchSize)
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/base64"
@@ -132,9 +133,7 @@ func (l *Log) Look(
 	if also == nil && (len(f.Keys) > 0 || !f.searches()) {
 		return l.List(ctx, f)
 	}
-	if through == 0 {
-		through = math.MaxInt
-	}
+	through = cmp.Or(through, math.MaxInt)
 	wide := f
 	wide.Reasons, wide.Remark = nil, ""
 	if also == nil && len(f.Statuses) == 1 { // the server does it all, with a fifth of the work
@@ -189,10 +188,7 @@ func (l *Log) rowAt(ctx context.Context, f Filter, n int) (*pageEnd, error) {
 }
 
 func (f *Filter) check() error {
-	if f.Limit == 0 {
-		f.Limit = defaultListed
-	}
-	if f.Limit < 1 || f.Limit > MaxListed {
+	if f.Limit = cmp.Or(f.Limit, defaultListed); f.Limit < 1 || f.Limit > MaxListed {
 		return fmt.Errorf("a limit of %d: want 1 to %d", f.Limit, MaxListed)
 	}
 	if f.Group == "" {

@@ -180,9 +180,7 @@ func (o Options) WithDefaults() Options {
 	o.OnError = cmp.Or(o.OnError, Proceed)
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	o.MaxHold = cmp.Or(o.MaxHold, 15*time.Minute)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 

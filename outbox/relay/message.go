@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -70,10 +71,7 @@ func (r *Relay) row(w stored) row {
 	}
 	to.Message = rabbit.Message{
 		Body: w.body, Headers: table, MessageID: m.Key, Type: m.Tag, DeliveryMode: rabbit.Persistent,
-		ContentType: m.ContentType,
-	}
-	if to.Message.ContentType == "" {
-		to.Message.ContentType = "application/json"
+		ContentType: cmp.Or(m.ContentType, "application/json"),
 	}
 	out.publishing = to
 	return out

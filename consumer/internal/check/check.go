@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -79,12 +80,7 @@ func isOurs(function string) bool {
 	if strings.HasSuffix(path, "_test") {
 		return false
 	}
-	for _, p := range ours {
-		if path == p || strings.HasPrefix(path, p+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ours, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 }
 
 // Line is where the innermost of the callers stands that is not ours, as file:line; "" when all are.
