@@ -122,7 +122,7 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 		"lock-for-ever":        str("lock:host/1/x/0/7", 0),
 		"lock-of-an-hour":      str("lock:host/1/x/0/7", long),
 		"lock-of-nobody":       str("lock:", 0),
-		"marker":               str(right, time.Minute),
+		"marker":               str(right, long),
 		"marker-for-ever":      str(right, 0),
 		"marker-of-another":    str("done:"+hash, long),
 		"marker-short":         str("done:"+hash[1:], 0),
@@ -168,12 +168,8 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 			r := w.start()
 			w.start()
 			w.recovered(r)
-			began := time.Now()
 			w.publish("{}", all...)
-			w.ended(dedup.Success, all...)
-			if took := time.Since(began); took > 2*lockTTL {
-				t.Errorf("all was applied after %v, want at most twice the lifetime of a lock, %v", took, lockTTL)
-			}
+			w.ended(dedup.Success, all...) // nobody waits for what is there for an hour
 			w.quiet()
 			w.want("effects", w.effects(), once(all...))
 			w.marked(locker, "{}", all...)

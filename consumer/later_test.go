@@ -103,12 +103,12 @@ func eachSaying(t *testing.T, f func(t *testing.T, w *world, handle func(says fu
 	})
 }
 
-// Given three messages among twenty that are put off for 1.5 s in two attempts, and sent once more meanwhile, whatever
+// Given three messages among twenty that are put off for 3 s in two attempts, and sent once more meanwhile, whatever
 // kind of handler says so, then the others are applied at once, none of the three runs again before its time or waits
 // for the longest retry delay, none has a counted attempt more, and each has its effect once. While one waits its row
 // says until when.
 func TestAMessageThatIsPutOffComesWhenItsTimeHasCome(t *testing.T) {
-	const after, longest = 1500 * time.Millisecond, 40 * time.Second
+	const after, longest = 3 * time.Second, 40 * time.Second
 	eachSaying(t, func(t *testing.T, w *world, handle func(func(consumer.Message) error)) {
 		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, longest}
 		w.broker.Track(w.topology().Queues()...)
@@ -160,7 +160,7 @@ func TestAFailedAttemptMaySayWhenTheNextOneComes(t *testing.T) {
 	eachSaying(t, func(t *testing.T, w *world, handle func(func(consumer.Message) error)) {
 		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 40 * time.Second}
 		w.broker.Track(w.topology().Queues()...)
-		delays := []time.Duration{1500 * time.Millisecond, 300 * time.Millisecond, time.Hour}
+		delays := []time.Duration{4 * time.Second, 300 * time.Millisecond, time.Hour}
 		var c clocked
 		handle(func(m consumer.Message) error {
 			if m.Key != "bad" {

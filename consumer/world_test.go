@@ -49,6 +49,7 @@ type world struct {
 	patience time.Duration
 	last     *running      // engine that was launched
 	minute   time.Duration // how long a minute of the charts takes; 0: a minute
+	answer   time.Duration // for which MySQL is waited; 0: 3 s
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
@@ -145,7 +146,7 @@ func topologyOf(cfg consumer.Config) rabbit.TopologyConfig {
 func (w *world) open(dsn string) *gorm.DB {
 	w.t.Helper()
 	db := require.First(dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
-		LockWait: time.Second, ReadTimeout: 3 * time.Second, WriteTimeout: 3 * time.Second,
+		LockWait: time.Second, ReadTimeout: cmp.Or(w.answer, 3*time.Second), WriteTimeout: 3 * time.Second,
 	}))(w.t)
 	pool := require.Get(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
