@@ -190,12 +190,10 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 		require.Get(outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i]))(w)
 		txs[i] = tx
 	}
-	began := time.Now()
-	for i, tx := range txs {
+	for i, tx := range txs { // if they wait for each other, that ends with an error
 		w.must(outbox.Put(ctx, tx, outbox.Message{Tag: "t", Key: []string{"m11", "m22"}[i]}))
 	}
 	for _, tx := range txs {
 		w.must(tx.Commit())
 	}
-	assert.AtMost(t, time.Since(began), 2*time.Second, "the two waited for each other")
 }

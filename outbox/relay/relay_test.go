@@ -188,9 +188,9 @@ func TestAQueueWhoseLimitIsLiftedTakesMessagesAgain(t *testing.T) {
 
 func TestAMessageWaitsForItsTime(t *testing.T) {
 	w := newWorld(t)
+	began := time.Now()
 	w.put(outbox.Message{Tag: "t", Key: "later", Delay: time.Hour},
 		outbox.Message{Tag: "t", Key: "soon", Delay: 2 * time.Second})
-	began := time.Now()
 	w.relay(w.config())
 	poll.Until(t, "the one that is due", func() bool { return w.count("TRUE") == 1 })
 	assert.AtLeast(t, time.Since(began), 1900*time.Millisecond, "it was sent after")
