@@ -172,7 +172,7 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	w, b := newRedlockWorld(t)
-	a := w.Worker("a", lock.Options{Timeout: 300 * time.Millisecond})
+	a := w.Worker("a", lock.Options{Timeout: 8 * time.Second}) // a master that is too late would be done without
 	w.Must(b.admins[0].Set(t.Context(), w.Names("spoilt")[0].String(), "nobody's", 0).Err())
 	w.Must(b.servers[2].Kill())
 	a.Finds(lock.Foreign, "", "spoilt")

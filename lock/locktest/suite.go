@@ -14,11 +14,14 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// patient is the timeout of those who shall not go on without an answer, however much else the machine has to do.
+// patient is the timeout of those who shall not go on without an answer, however much else the machine has to do, and
+// awake has nothing else.
 const patient = 8 * time.Second
 
+var awake = lock.Options{Timeout: patient}
+
 func oneHolder(t *testing.T, w *World) {
-	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a, b := w.Worker("a", awake), w.Worker("b", awake)
 	a.Finds(lock.Mine, "", "one")
 	b.Finds(lock.HeldByOther, "a", "one")
 	if s := b.Look("one"); s.Hold != lock.HeldByOther || s.Token != "a" || s.TTL <= 0 || s.TTL > 10*time.Second {
@@ -34,7 +37,7 @@ func oneHolder(t *testing.T, w *World) {
 	won := make([][]lock.Held, workers)
 	var wg sync.WaitGroup
 	for i := range workers {
-		p := w.Worker(fmt.Sprint("worker", i), lock.Options{Timeout: patient})
+		p := w.Worker(fmt.Sprint("worker", i), awake)
 		wg.Go(func() { won[i], _ = p.Lock(t.Context(), p.token, w.Names(keys...)) })
 	}
 	wg.Wait()
@@ -50,14 +53,14 @@ func oneHolder(t *testing.T, w *World) {
 }
 
 func sameToken(_ *testing.T, w *World) {
-	a := w.Worker("a", lock.Options{})
+	a := w.Worker("a", awake)
 	a.Finds(lock.Mine, "", "one")
 	a.Finds(lock.Mine, "", "one")
-	w.Worker("a", lock.Options{}).Finds(lock.Mine, "", "one") // whichever connection it came over
+	w.Worker("a", awake).Finds(lock.Mine, "", "one") // whichever connection it came over
 }
 
 func release(_ *testing.T, w *World) {
-	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
+	a, b, c := w.Worker("a", awake), w.Worker("b", awake), w.Worker("c", awake)
 	a.Find("one", "two")
 	b.Find("three")
 	a.GiveBack("one", "three", "nobody's")
@@ -69,16 +72,16 @@ func release(_ *testing.T, w *World) {
 
 func expiry(_ *testing.T, w *World) {
 	short := lock.Options{LockTTL: 150 * time.Millisecond} // not running: nobody renews
-	dead, b := w.Worker("dead", short), w.Worker("b", short)
+	dead, b := w.Worker("dead", short), w.Worker("b", awake)
 	dead.Finds(lock.Mine, "", "one")
 	w.Die(w.T, dead.Locker)
 	w.Await("the lock expires", func() bool { return b.Find("one")[0].Hold == lock.Mine })
 	dead.GiveBack("one")
-	w.Worker("c", short).Finds(lock.HeldByOther, "b", "one") // the late release was of a lock that is another's
+	w.Worker("c", awake).Finds(lock.HeldByOther, "b", "one") // the late release was of a lock that is another's
 }
 
 func renewal(_ *testing.T, w *World) {
-	short := lock.Options{LockTTL: 600 * time.Millisecond}
+	short := lock.Options{LockTTL: 2 * time.Second} // a busy machine may be late for a renewal by more than a second
 	a, b := w.Worker("a", short), w.Worker("b", short)
 	stop := a.Runs()
 	a.Find("one", "two")
@@ -86,7 +89,7 @@ func renewal(_ *testing.T, w *World) {
 	since := time.Now()
 	w.Await("three lifetimes of the lock", func() bool {
 		b.Finds(lock.HeldByOther, "a", "one")
-		return time.Since(since) > 1800*time.Millisecond
+		return time.Since(since) > 6*time.Second
 	})
 	stop()
 	w.Die(w.T, a.Locker)
@@ -102,7 +105,7 @@ func forgotten(_ *testing.T, w *World) {
 }
 
 func doneFrees(_ *testing.T, w *World) {
-	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
+	a, b, c := w.Worker("a", awake), w.Worker("b", awake), w.Worker("c", awake)
 	a.Find("one", "free")
 	b.Find("two") // the success is committed, whoever works on it still
 	a.Ends(1, "one", "two")
@@ -116,7 +119,7 @@ func doneMarker(t *testing.T, w *World) {
 	if !w.Marks() {
 		t.Skip("this lock leaves no done markers")
 	}
-	o := lock.Options{DoneTTL: time.Minute}
+	o := lock.Options{DoneTTL: time.Minute, Timeout: patient}
 	a, b, c := w.Worker("a", o), w.Worker("b", o), w.Worker("c", o)
 	a.Find("one", "free")
 	b.Find("two") // written over as well: the success is committed, whoever works on it still
@@ -142,7 +145,7 @@ func doneMarker(t *testing.T, w *World) {
 
 // A value that rollbackd did not write is no lock to wait for, because nobody ends it, and tells of no success.
 func foreign(t *testing.T, w *World) {
-	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a, b := w.Worker("a", awake), w.Worker("b", awake)
 	w.Spoil(t, w.Names("spoilt")[0])
 	w.Forget(t, w.Names("endless")[0])
 	for _, key := range []string{"spoilt", "endless"} {
@@ -161,7 +164,7 @@ func foreign(t *testing.T, w *World) {
 }
 
 func manyNames(t *testing.T, w *World) {
-	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
+	a, b, c := w.Worker("a", awake), w.Worker("b", awake), w.Worker("c", awake)
 	const count = 1000
 	keys := make([]string, count)
 	var held, done, own []string
@@ -196,7 +199,7 @@ func lostReply(t *testing.T, w *World) {
 	lose()
 	a.Finds(lock.Mine, "", "one")
 	require.Is(t, lost(), 1, "replies were lost")
-	w.Worker("b", lock.Options{}).Finds(lock.HeldByOther, "a", "one")
+	w.Worker("b", awake).Finds(lock.HeldByOther, "a", "one")
 	if _, _, cause := a.Up(); cause != nil {
 		t.Errorf("one lost reply was taken for a failure: %v", cause)
 	}
@@ -225,7 +228,7 @@ func proceed(t *testing.T, w *World) {
 	w.Start(t)
 	w.Await("the server is asked again", func() bool { up, _, _ := a.Up(); return up })
 	a.Finds(lock.Mine, "", "two")
-	w.Worker("b", lock.Options{}).Finds(lock.HeldByOther, "a", "two")
+	w.Worker("b", awake).Finds(lock.HeldByOther, "a", "two")
 }
 
 func pause(t *testing.T, w *World) {
@@ -305,7 +308,7 @@ func ended(t *testing.T, w *World) {
 }
 
 func zeroName(t *testing.T, w *World) {
-	a := w.Worker("a", lock.Options{})
+	a := w.Worker("a", awake)
 	bad := append(w.Names("one"), lock.Name{})
 	if _, err := a.Lock(t.Context(), "a", bad); err == nil {
 		t.Error("Lock of the zero name succeeded: all of them would share one lock")
@@ -332,7 +335,7 @@ func noNames(t *testing.T, w *World) {
 }
 
 func runsOnce(t *testing.T, w *World) {
-	a := w.Worker("a", lock.Options{})
+	a := w.Worker("a", awake)
 	a.Runs()()
 	if err := a.Run(t.Context()); err == nil {
 		t.Error("the second Run succeeded")
@@ -340,7 +343,7 @@ func runsOnce(t *testing.T, w *World) {
 }
 
 func counted(t *testing.T, w *World) {
-	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a, b := w.Worker("a", awake), w.Worker("b", awake)
 	a.Find("one", "two")
 	a.Ends(1, "three")
 	w.Spoil(t, w.Names("four")[0])
@@ -360,7 +363,7 @@ func counted(t *testing.T, w *World) {
 }
 
 func schemas(_ *testing.T, w *World) {
-	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a, b := w.Worker("a", awake), w.Worker("b", awake)
 	a.Find("locked")
 	a.Ends(1, "done")
 	w.Schema += " made anew"
