@@ -278,6 +278,7 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 	for name, move := range ways {
 		for _, after := range []time.Duration{10 * time.Minute, 5 * testDelay} {
 			k := key(fmt.Sprint(name, after))
+			moved := time.Now()
 			wantError(t, name, move(k, after), nil)
 			row := w.read(k)
 			if row.Due || row.Wait > after || row.Wait < after-time.Minute || w.log.Overdue(row) != 0 {
@@ -286,7 +287,9 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 			_, err := w.log.Claim(t.Context(), row, entryOf(k), "early")
 			wantError(t, "a claim before its time", err, ErrLost)
 			passes(k, after-time.Second) // it is due half a second early
-			if row = w.read(k); row.Due || row.Wait > time.Second {
+			row = w.read(k)
+			early := row.Due && time.Since(moved) < time.Second/2 // which a busy machine may take to come here
+			if early || row.Wait > time.Second {
 				t.Errorf("%v: %+v, want it to wait for half a second", k, row)
 			}
 			passes(k, time.Minute)

@@ -42,7 +42,9 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			for _, text := range []string{tc.lock, tc.then} {
 				require.Get(other.ExecContext(t.Context(), text))(t)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.OK(t, pool.PingContext(t.Context())) // so that the statement's time does not go to another connection
+			const limit = 2 * time.Second
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			ctx, activity := WithActivity(ctx)
 			stop := activity.Watch(t.Context(), pool, 250*time.Millisecond)
@@ -55,8 +57,8 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 				t.Fatal("nothing is known of a statement that was cut off")
 			}
 			took, seen := activity.Inside()
-			if took < 900*time.Millisecond || seen != tc.want {
-				t.Errorf("%v inside, waited %v; want about 1s, %v", took, seen, tc.want)
+			if took < limit/2 || seen != tc.want { // a busy machine may be late to begin
+				t.Errorf("%v inside, waited %v; want about %v, %v", took, seen, limit, tc.want)
 			}
 			waits := require.Get(cut.End(t.Context(), pool))(t)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.

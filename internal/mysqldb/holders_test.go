@@ -51,7 +51,7 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 			second := us.later("UPDATE goods SET n = 4 WHERE id = 2")
 			w.waiting(2)
 			var found []Holder
-			if !poll.Within(10*time.Second, func() bool { found = look(2 * time.Second); return len(found) > 0 }) {
+			if !poll.Within(time.Minute, func() bool { found = look(2 * time.Second); return len(found) > 0 }) {
 				t.Fatal("nobody is named")
 			}
 			if h := found[0]; len(found) > 1 || h.Connection != holder.id || h.User != "root" ||
@@ -116,7 +116,7 @@ func (o *transaction) later(text string, args ...any) <-chan error {
 func (w *world) waiting(n int) {
 	w.t.Helper()
 	var found int
-	if !poll.Within(30*time.Second, func() bool {
+	if !poll.Within(time.Minute, func() bool {
 		w.anew()
 		wantError(w.t, "who waits", w.pool.QueryRow("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+
 			" p ON p.id = conn WHERE waits AND p.db = DATABASE()").Scan(&found), nil)

@@ -94,17 +94,17 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	})
 	kill()
 	killOwn()
-	late := time.After(5 * time.Second)
+	killed := time.Now()
 	for _, id := range []string{run.ID, own} {
 		w.Eventually("it says that its worker is gone", func() (string, bool) {
+			asked := time.Since(killed)
 			a := w.act(id)
-			return "", a.Silent >= 3 && a.State == operator.Running
+			says := a.Silent >= 3 && a.State == operator.Running
+			if !says && asked > 5*time.Second { // it is asked late on a busy machine, and has to say so then
+				t.Errorf("asked after %v it says %+v", asked, a)
+			}
+			return "", says
 		})
-	}
-	select {
-	case <-late:
-		t.Error("that took over five seconds")
-	default:
 	}
 	a := w.ends(own)
 	if a.State != operator.Failed || !strings.Contains(a.Error, "its process was killed") || a.Ended.IsZero() {
