@@ -39,7 +39,7 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 	room := w.fullDeadLetterQueue()
 	w.publish(sent...)
 
-	w.exits(w.child(crashEnv+"="+string(consumer.PointCondemned)), killed, 30*time.Second)
+	w.exits(w.child(crashEnv+"="+string(consumer.PointCondemned)), killed, time.Minute)
 	// given rows that keep their reasons, whose messages would be applied if they ran again
 	var mended []string
 	for _, o := range bad {

@@ -81,7 +81,7 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	})
 	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.signal(waiting, syscall.SIGTERM)
-	w.exits(waiting, 1, 30*time.Second) // an error: it could not finish
+	w.exits(waiting, 1, time.Minute) // an error: it could not finish
 	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"), 0,
 		"the stop has cost messages an attempt, %d are claimed still", w.rows(dedup.Processing))
 	free()

@@ -346,7 +346,7 @@ func (w *world) metrics(p *program.Process) program.Metrics {
 func (w *world) stop(all ...*program.Process) {
 	w.t.Helper()
 	for _, p := range all {
-		ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 		if code, err := p.Stop(ctx); err != nil || code != 0 {
 			w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
 		}

@@ -68,7 +68,7 @@ func newRoad(t *testing.T) *road {
 
 // take receives the next message of a queue, which must come.
 func (r *road) take(t interface{ Fatalf(string, ...any) }, queue string) rabbit.Delivery {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d, err := r.subs[queue].Collect(ctx, 1, 0, nil)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *road) take(t interface{ Fatalf(string, ...any) }, queue string) rabbit.
 }
 
 func (r *road) send(t interface{ Fatalf(string, ...any) }, p rabbit.Publishing) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := r.pub.Publish(ctx, []rabbit.Publishing{p})[0]; err != nil {
 		t.Fatalf("publish: %v", err)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,14 +58,12 @@ func open(conns []net.Conn) (n int) {
 	return n
 }
 
-// alive asks for /healthz on a new connection.
-func (b besieged) alive() {
+// alive asks for /healthz on a new connection, and says how long the answer took.
+func (b besieged) alive() time.Duration {
 	b.t.Helper()
 	began := time.Now()
-	err := Alive(b.t.Context(), b.addr, time.Minute)
-	if took := time.Since(began); err != nil || took > time.Second {
-		b.t.Errorf("/healthz: %v after %v", err, took)
-	}
+	assert.OK(b.t, Alive(b.t.Context(), b.addr, time.Minute), "/healthz:")
+	return time.Since(began)
 }
 
 // ask sends a request of a person and gives its status when it is answered.
@@ -120,10 +119,13 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 			}
 		})
 	}
-	for range 20 {
-		b.alive()
+	took := make([]time.Duration, 20)
+	for i := range took {
+		took[i] = b.alive()
 	}
 	siege.Wait()
+	slices.Sort(took) // the machine itself may hold up some of them
+	assert.AtMost(t, took[len(took)/2], time.Second, "half of the times took /healthz amid a siege")
 	b.alive()
 	assert.AtMost(t, open(append(all[0], all[1]...)), mostOpen/2, "connections from one address are open")
 	require.Get(io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
@@ -147,7 +149,7 @@ func TestHeadersEndSoon(t *testing.T) {
 	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal("half a header holds a connection for a minute")
 	}
-	assert.AtMost(t, time.Since(began), headersWithin+2*time.Second, "half a header holds a connection for")
+	assert.AtMost(t, time.Since(began), 10*headersWithin, "half a header holds a connection for")
 	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
 	resp := require.Get(http.ReadResponse(bufio.NewReader(large), nil))(t)
 	defer resp.Body.Close()

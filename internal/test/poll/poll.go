@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// During asks until the answer is yes or ctx ends, for d at most, and reports whether it was. It rests between two
+// During asks until the answer is yes or ctx ends, for d at most, and reports whether it was. The last question comes
+// after d: a machine that stood still meanwhile has asked too seldom. It rests between two
 // questions, however long they take, and longer the longer it waits, up to five times rest: whoever waits must not keep
 // the servers busy.
 func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
@@ -18,7 +19,7 @@ func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
 		select {
 		case <-time.After(min(max(rest, time.Since(began)/10), 5*rest)):
 		case <-late.C:
-			return false
+			return yes()
 		case <-ctx.Done():
 			return false
 		}
