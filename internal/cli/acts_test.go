@@ -122,7 +122,7 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 			freeze(whenWorking)
 			return operator.Result{Deleted: 1}, nil
 		})
-		if took := time.Since(frozen); err != nil || !done || took > 5*time.Second ||
+		if took := time.Since(frozen); err != nil || !done || took > 7*time.Second ||
 			strings.Count(stderr.String(), "the record of acts lacks this") != 1 {
 			t.Errorf("frozen while it works %v: %v after %v, done %v, %q", whenWorking, err, took, done, stderr.String())
 		}

@@ -46,6 +46,8 @@ func typed(block string) (commands, shown string) {
 var (
 	blanks = regexp.MustCompile(`\s+`)
 	ids    = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	// swept is 1 where a slow machine has ended a run before its letter was seen to be gone from the queue.
+	swept = regexp.MustCompile(`"swept":[01]`)
 )
 
 // settled waits for as many messages as its argument says to be applied or dead, and for acts to end. Pages say sleep.
@@ -101,9 +103,10 @@ func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 	shows := func(page, got, want string) {
 		t.Helper()
 		suffix := strings.TrimPrefix(s.broker.Name("x"), "x")
-		got = blanks.ReplaceAllString(ids.ReplaceAllString(strings.ReplaceAll(got, suffix, ""), "ID"), " ")
-		want = blanks.ReplaceAllString(ids.ReplaceAllString(want, "ID"), " ")
-		assert.Has(t, got, want, "%s shows something else", page)
+		plain := func(text string) string {
+			return blanks.ReplaceAllString(swept.ReplaceAllString(ids.ReplaceAllString(text, "ID"), "SWEPT"), " ")
+		}
+		assert.Has(t, plain(strings.ReplaceAll(got, suffix, "")), plain(want), "%s shows something else", page)
 	}
 
 	readme := here.Replace(commandsOf(t, "README.md")[0])
