@@ -80,7 +80,7 @@ func (w *world) work(rows int) {
 		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
 			w.broker.Depth(w.queue) == 0 && w.broker.Unacked(w.queue) == 0
 	})
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	if code, err := p.Stop(ctx); err != nil || code != 0 {
 		w.t.Errorf("the daemon ended with %d, %v", code, err)

@@ -105,12 +105,13 @@ func testContestants(t *testing.T, r *Runner) {
 	}
 }
 
-// Given a year of a hundred rows a day, then its last day has the rows of at most thirty-one days, beside those of its
-// round, and both days were measured. Such a day is 3 ms long, so the cleaner may be some days ahead.
+// Given a year of a thousand rows a day, then its last day has the rows of at most thirty-one days, beside those of its
+// round, and both days were measured. Such a day is 33 ms long: on a slow machine the cleaner may be some days ahead.
 func testYear(t *testing.T, r *Runner) {
+	const daily = 1000
 	year := &Runner{Ground: r.Ground, Build: r.Build, Schema: "year", Length: r.Length, Warm: r.Warm, Out: r.Out}
 	defer func() { must.OK(year.Close()) }()
-	for _, d := range year.Year(365*100, 1) {
+	for _, d := range year.Year(365*daily, 1) {
 		if len(d.Rates) != 1 || d.Rates[0] <= 0 || len(d.LookUps) != 1 || d.LookUps[0] <= 0 || d.MiB[0] <= 0 {
 			t.Errorf("a day is %+v", d)
 		}
@@ -118,7 +119,7 @@ func testYear(t *testing.T, r *Runner) {
 	var kept int
 	must.OK(year.full().DB.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
 		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`).Scan(&kept))
-	if kept < 10*100 || kept > 31*100 {
+	if kept < 10*daily || kept > 31*daily {
 		t.Errorf("%d rows of the year are kept, want those of about thirty days", kept)
 	}
 }
@@ -152,8 +153,8 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 			5 * 200},
 		{Contestant{Name: "replay", Extent: Replayed, Sowing: ground.Sowing{Mistaken: true}, Settings: noBrake}, 1000, 1000,
 			0},
-		{Contestant{Name: "whole", Extent: Whole, Guess: 300}, 3000, 3000, 0},
-		{Contestant{Name: "twins", Extent: Whole, Guess: 300, Sowing: ground.Sowing{Twice: true}}, 3000, 1500, 0},
+		{Contestant{Name: "whole", Extent: Whole, Guess: 2000}, 20_000, 20_000, 0},
+		{Contestant{Name: "twins", Extent: Whole, Guess: 2000, Sowing: ground.Sowing{Twice: true}}, 20_000, 10_000, 0},
 		{Contestant{Name: "some fail, whole", Extent: Whole, Guess: 300, Sowing: some}, 3000, 2970, 5 * 30},
 		{Contestant{Name: "all fail, whole", Extent: Whole, Sowing: all, Settings: noBrake}, 200, 0, 5 * 200},
 	} {
@@ -164,8 +165,9 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
+		idle := round.Busy <= 0 && round.Seconds > 0.5 // a shorter one may take less CPU than the clock shows
 		if round.Cut || round.Total != c.applied || r.empty().Published() != c.published || round.Messages > c.published ||
-			round.Rate <= 0 || round.Busy <= 0 {
+			round.Rate <= 0 || idle {
 			t.Errorf("%s: %d published, %+v; want %d of them applied", c.Name, r.empty().Published(), round, c.applied)
 		}
 		// The clock starts with the first deliveries that ended, and they count for nothing.
@@ -186,7 +188,7 @@ func testCut(t *testing.T, r *Runner) {
 	defer func() { r.Length, r.Failing, r.Letters = time.Second, 200, 1000 }()
 	r.Length, r.Failing = 50*time.Millisecond, 5000
 	round, err := r.try(c)
-	if err != nil || !round.Cut || round.Rate <= 0 || round.Seconds > 5 {
+	if err != nil || !round.Cut || round.Rate <= 0 || round.Seconds > 30 {
 		t.Errorf("got %+v, %v: want a round that was cut after 300ms", round, err)
 	}
 	// The command that replays is stopped too: what it has not replayed stays a letter.
@@ -195,7 +197,7 @@ func testCut(t *testing.T, r *Runner) {
 		Name: "slow replay", Extent: Replayed, Sowing: ground.Sowing{Mistaken: true}, Settings: []string{"MAX_DEAD_RATE=off"},
 	}
 	round, err = r.try(c)
-	if err != nil || !round.Cut || round.Total == r.Letters || round.Seconds > 10 {
+	if err != nil || !round.Cut || round.Total == r.Letters || round.Seconds > 30 {
 		t.Errorf("got %+v, %v: want a replay that was cut after 300ms", round, err)
 	}
 }
