@@ -447,7 +447,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
 		t.Errorf("the daemon ended with %d, %v", code, err)

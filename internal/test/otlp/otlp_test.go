@@ -295,7 +295,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 	poll.Until(t, "three applied messages among the metrics", func() bool {
 		return r.value("rollbackd_deliveries_total", map[string]any{"queue": queue, "outcome": "applied"}) == 3
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
 		t.Errorf("the daemon ended with %d, %v", code, err)
