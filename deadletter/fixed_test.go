@@ -17,7 +17,7 @@ func TestTheFixedWordOfAFingerprintStandsInItsErrors(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	found := 0
-	for range 200_000 {
+	for range 20_000 {
 		var b strings.Builder
 		for range 1 + r.IntN(12) {
 			b.WriteString(pieces[r.IntN(len(pieces))])
@@ -31,6 +31,6 @@ func TestTheFixedWordOfAFingerprintStandsInItsErrors(t *testing.T) {
 			found++
 		}
 	}
-	assert.AtLeast(t, found, 100_000, "have a fixed word")
+	assert.AtLeast(t, found, 10_000, "have a fixed word")
 	assert.Is(t, fixed("shelf # of order dead-# is locked"), "locked", "the longest word")
 }

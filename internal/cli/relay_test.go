@@ -90,7 +90,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	for i := 0; confirmed(relays[0]) == 0 || confirmed(relays[1]) == 0; i++ {
 		s.put(fmt.Sprintf("shared%d", i), 300, "")
 	}
-	const more = 4000
+	const more = 1500
 	s.put("more", more, "")
 	require.OK(t, relays[0].Kill())
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")

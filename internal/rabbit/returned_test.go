@@ -68,7 +68,7 @@ func TestOfEqualMessagesNoneIsPublishedThatWasReturned(t *testing.T) {
 	b := stack.AMQP(t)
 	q := b.Name("late")
 	p := publisher(t, config(b.URL))
-	batch := make([]rabbit.Publishing, 20_000)
+	batch := make([]rabbit.Publishing, 8_000)
 	for i := range batch {
 		batch[i] = to(q, "the same")
 	}
@@ -94,7 +94,7 @@ func TestAConfirmedMessageIsNotReturnedBecauseItsNeighbourWas(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	q := b.Name("late")
-	batch := make([]rabbit.Publishing, 20_000)
+	batch := make([]rabbit.Publishing, 8_000)
 	for i := range batch {
 		batch[i] = to(q, fmt.Sprint(i))
 	}

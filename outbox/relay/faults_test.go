@@ -238,7 +238,7 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 			for i := range batches {
 				if i == batches/2 {
 					poll.Until(t, "the first to be sent", func() bool { return w.count("TRUE") < each*batches/4 })
-					w.put(messages("under way", 2000)...)
+					w.put(messages("under way", 1000)...)
 					fault.begin(w, server)
 					w.misses(r, "mysql: ")
 					fault.end(w, server)
@@ -248,7 +248,7 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 			poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 			w.misses(r, "")
 			w.must(stop())
-			assert.Is(t, len(w.sent()), batches*each+2000, "messages came")
+			assert.Is(t, len(w.sent()), batches*each+1000, "messages came")
 			said := log.times(slog.LevelError)
 			for what, times := range said {
 				if times != 1 && !strings.HasPrefix(what, "RabbitMQ") { // which a busy machine makes wait for a confirm

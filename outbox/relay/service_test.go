@@ -155,7 +155,7 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 	w.relay(cfg)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	const rounds = 300
+	const rounds = 100
 	for i := range rounds {
 		<-tick.C
 		w.put(messages(fmt.Sprintf("m%d", i), 10)...)
