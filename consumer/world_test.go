@@ -123,8 +123,10 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.broker.Track(w.topology().Queues()...)
 	w.broker.TrackExchanges(w.cfg.Exchange)
 	w.direct = w.dsn
-	migrating := w.open(stack.ForMigrations(t, w.direct))
-	require.OK(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
+	stack.Tables(t, w.direct, "log", func() {
+		migrating := w.open(stack.ForMigrations(t, w.direct))
+		require.OK(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
+	})
 	w.gorm = w.open(w.direct)
 	w.db = require.Get(w.gorm.DB())(t)
 	w.records = w.log(w.gorm)

@@ -44,7 +44,7 @@ func newWorldOn(t testing.TB, dsn string) *world {
 	t.Helper()
 	db := open(t, dsn)
 	w := worldOf(t, dsn, db)
-	w.migrate(MigrateOptions{})
+	stack.Tables(t, dsn, "log", func() { w.migrate(MigrateOptions{}) })
 	return w
 }
 

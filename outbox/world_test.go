@@ -29,7 +29,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, dsn: stack.MySQL(t)}
 	w.g = w.open(mysqldb.Options{})
 	w.db = require.Get(w.g.DB())(w)
-	w.must(outbox.Migrate(t.Context(), w.g))
+	stack.Tables(t, w.dsn, "outbox", func() { w.must(outbox.Migrate(t.Context(), w.g)) })
 	return w
 }
 

@@ -153,7 +153,9 @@ func (s *shell) background(args ...string) (stop func()) {
 func migrated(t *testing.T, more ...string) *shell {
 	t.Helper()
 	s := newShell(t, more...)
-	s.quietly("", "migrate")
+	migrate := func() { s.quietly("", "migrate") }
+	stack.Tables(t, s.dsn, strings.Join(more, " "), migrate)
+	migrate() // the queues
 	return s
 }
 

@@ -137,7 +137,13 @@ func (w *world) migrate() {
 	if cfg.Handler != config.HandlerStock { // all of them work on its tables
 		tables.Extra = append(tables.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
 	}
-	require.OK(w.t, dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables))
+	names := tables.Table
+	for _, set := range tables.Extra {
+		names += " " + set.Name
+	}
+	stack.Tables(w.t, w.env["MYSQL_DSN"], names, func() {
+		require.OK(w.t, dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables))
+	})
 	w.declare(cfg)
 	require.OK(w.t, oracle.Audit(w.t.Context(), w.db))
 }

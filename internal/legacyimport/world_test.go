@@ -41,7 +41,9 @@ func newWorld(t testing.TB, create string) *world {
 	t.Helper()
 	w := openWorld(t, stack.MySQL(t))
 	db := require.First(dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{}))(t)
-	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
+	stack.Tables(t, w.dsn, "log", func() {
+		require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
+	})
 	if pool, err := db.DB(); err != nil || pool.Close() != nil {
 		t.Fatal("close the pool", err)
 	}

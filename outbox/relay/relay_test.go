@@ -45,7 +45,7 @@ func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 	w.must(err)
 	w.db = require.Get(g.DB())(w)
 	t.Cleanup(func() { _ = w.db.Close() })
-	w.must(outbox.Migrate(t.Context(), g))
+	stack.Tables(t, dsn, "outbox", func() { w.must(outbox.Migrate(t.Context(), g)) })
 	w.exchange, w.queue = w.broker.Name("stock"), w.broker.Name("stock.rollback")
 	w.broker.DeclareExchange(w.exchange, "topic")
 	w.broker.DeclareQueue(w.queue, map[string]any{"x-queue-type": "quorum"})

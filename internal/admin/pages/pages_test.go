@@ -72,9 +72,11 @@ func newWorldWith(
 		MaxOpen: view.Connections, Statement: view.StatementTime, LockWait: lockWait,
 	}))(t)
 	pool := require.Get(db.DB())(t)
-	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
-		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}))
+	stack.Tables(t, dsn, "log and stock", func() {
+		require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+			Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+		}))
+	})
 	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
 	}))(t)

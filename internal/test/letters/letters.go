@@ -56,10 +56,12 @@ type World struct {
 func NewLog(t testing.TB) *World {
 	t.Helper()
 	w := &World{T: t, DSN: stack.MySQL(t)}
-	migrating, _ := w.Open(stack.ForMigrations(t, w.DSN), dedup.OpenOptions{})
-	w.Must(dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{
-		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}))
+	stack.Tables(t, w.DSN, "log and stock", func() {
+		migrating, _ := w.Open(stack.ForMigrations(t, w.DSN), dedup.OpenOptions{})
+		w.Must(dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{
+			Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+		}))
+	})
 	w.DB, w.Pool = w.Open(w.DSN, dedup.OpenOptions{})
 	w.Records = w.Log(w.DB)
 	return w
