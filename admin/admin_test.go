@@ -23,7 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/admin"
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/example"
+	"github.com/rollbackd/rollbackd/internal/test/example/producer"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -37,7 +37,7 @@ const (
 // program consumes, and has a site mounted in its own server.
 type program struct {
 	t       *testing.T
-	servers *example.Servers
+	servers *producer.Servers
 	c       *consumer.Consumer
 	url     string // of the server
 }
@@ -45,7 +45,7 @@ type program struct {
 // start runs a program whose server is made of its site, until the test ends.
 func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler) *program {
 	t.Helper()
-	servers := example.All()
+	servers := producer.All()
 	t.Cleanup(servers.Close)
 	servers.Dead(queue, "booking-1")
 	apply := func(context.Context, *gorm.DB, consumer.Message) error { return nil }
@@ -70,7 +70,7 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 	return p
 }
 
-func config(servers *example.Servers) consumer.Config {
+func config(servers *producer.Servers) consumer.Config {
 	return consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: queue, Migrate: true,
 		Logger: slog.New(slog.DiscardHandler),

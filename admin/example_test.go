@@ -14,12 +14,12 @@ import (
 
 	"github.com/rollbackd/rollbackd/admin"
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/test/example"
+	"github.com/rollbackd/rollbackd/internal/test/example/producer"
 )
 
 // A program consumes, and shows its pages below /rollbacks of its own server.
 func ExampleOpen() {
-	servers := example.All() // a program of yours says os.Getenv where this says servers
+	servers := producer.All() // a program of yours says os.Getenv where this says servers
 	defer servers.Close()
 	servers.Publish("seats.free", "booking-1", "{}")
 

@@ -1,6 +1,6 @@
 package consumer_test
 
-import "github.com/rollbackd/rollbackd/internal/test/example"
+import "github.com/rollbackd/rollbackd/internal/test/example/producer"
 
 // exampleServers are a RabbitMQ and a MySQL for one example, and a producer.
-func exampleServers() *example.Servers { return example.All() }
+func exampleServers() *producer.Servers { return producer.All() }

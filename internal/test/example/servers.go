@@ -1,5 +1,6 @@
-// Package example is what stands behind the examples of the public packages: servers for one example alone, and a
-// producer, so that what an example shows is what a user would write. Where a test fails, it panics.
+// Package example is what stands behind the examples of the public packages: servers for one example alone, so that
+// what an example shows is what a user would write. Where a test fails, it panics. It links nothing of ours but the
+// servers; who needs messages too takes package producer.
 package example
 
 import (
@@ -12,8 +13,6 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -25,18 +24,16 @@ const patience = time.Minute
 type Servers struct {
 	MySQLDSN, AMQPURL string
 
+	Broker *stack.Broker // nil unless [All] made it
+
 	t  *rig
 	db *sql.DB
-	// Of the broker:
-	broker    *stack.Broker
-	publisher *rabbit.Publisher
-	declared  map[string]bool // queues
 }
 
 // MySQL starts nothing but MySQL.
 func MySQL() *Servers {
 	t := &rig{}
-	s := &Servers{t: t, MySQLDSN: stack.MySQL(t), declared: map[string]bool{}}
+	s := &Servers{t: t, MySQLDSN: stack.MySQL(t)}
 	db := must.Get(sql.Open("mysql", s.MySQLDSN))
 	s.db = db
 	t.Cleanup(func() { _ = db.Close() })
@@ -46,10 +43,8 @@ func MySQL() *Servers {
 // All starts RabbitMQ too.
 func All() *Servers {
 	s := MySQL()
-	s.broker = stack.AMQP(s.t)
-	s.AMQPURL = s.broker.URL
-	s.publisher = rabbit.NewPublisher(rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"})
-	s.t.Cleanup(func() { _ = s.publisher.Close(context.Background()) })
+	s.Broker = stack.AMQP(s.t)
+	s.AMQPURL = s.Broker.URL
 	return s
 }
 
@@ -67,6 +62,9 @@ func Redis() (url string, end func()) {
 
 // Close ends what the example had.
 func (s *Servers) Close() { s.t.end() }
+
+// Cleanup has f called then.
+func (s *Servers) Cleanup(f func()) { s.t.Cleanup(f) }
 
 // Exec runs a statement.
 func (s *Servers) Exec(statement string) {
@@ -92,37 +90,6 @@ func (s *Servers) Show(query string) {
 		fmt.Println(strings.Join(values, " "))
 	}
 	must.OK(rows.Err())
-}
-
-// Publish is the producer: it publishes a message of this key for a queue whose consumer leaves everything else at its
-// default. The exchange and the queues are made first, as a consumer that has run before has made them.
-func (s *Servers) Publish(queue, key, body string) { s.PublishAs(queue, "", key, body, nil) }
-
-// PublishAs is Publish of a message that has a tag, or headers.
-func (s *Servers) PublishAs(queue, tag, key, body string, headers map[string]any) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	d := consumer.Defaults()
-	s.declare(ctx, rabbit.TopologyConfig{
-		Exchange: d.Exchange, Queue: queue, RoutingKeys: []string{queue}, Delays: d.RetryDelays,
-	})
-	m := rabbit.Message{Type: tag, MessageID: key, Body: []byte(body), Headers: headers, DeliveryMode: rabbit.Persistent}
-	for _, err := range s.publisher.Publish(ctx, []rabbit.Publishing{{Exchange: d.Exchange, Key: queue, Message: m}}) {
-		if err != nil {
-			s.t.Fatalf("publish %s: %v", key, err)
-		}
-	}
-}
-
-func (s *Servers) declare(ctx context.Context, topology rabbit.TopologyConfig) {
-	if s.declared[topology.Queue] {
-		return
-	}
-	s.declared[topology.Queue] = true
-	s.broker.Track(topology.Queues()...)
-	conn := must.Get(rabbit.Dial(ctx, rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"}))
-	defer func() { _ = conn.Close() }()
-	must.Get(rabbit.Declare(ctx, conn, topology))
 }
 
 // rig is a testing.TB as far as package stack needs one.

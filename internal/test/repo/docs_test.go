@@ -202,7 +202,7 @@ var shownBy = map[string]string{
 	"outbox.ExampleRows_List":   "outbox.Rows.Show outbox.Rows.Survey outbox.Rows.Retry outbox.Rows.Drop",
 	"outbox/relay.ExampleNew":   "outbox/relay.Relay.Run consumer.Config.Relay",
 	"dedup.ExampleMigrate":      "dedup.Open dedup.MigrationStatus",
-	"dedup.ExampleNewLog": "dedup.Log.CheckSchema dedup.Log.Read dedup.Log.LookUp " +
+	"consumer.ExampleConfig_LogOptions": "dedup.NewLog dedup.Log.CheckSchema dedup.Log.Read dedup.Log.LookUp " +
 		"dedup.Log.List dedup.Log.Events",
 	"deadletter.ExampleLetters_Compensate": "deadletter.New dedup.Log.Campaign",
 	"deadletter.ExampleLetters_Export":     "deadletter.ParseLine",

@@ -1,4 +1,4 @@
-package dedup_test
+package consumer_test
 
 import (
 	"context"
@@ -13,9 +13,10 @@ import (
 var asked = dedup.Identity{Group: "seats.free", Tag: "seats.free", Key: "booking-1"}
 
 // A program asks what became of a message: its row, and each step that was not the straight way.
-func ExampleNewLog() {
-	servers := exampleLetters() // a consumer of the queue seats.free has refused booking-1 for good
+func ExampleConfig_LogOptions() {
+	servers := exampleServers()
 	defer servers.Close()
+	servers.Dead("seats.free", "booking-1") // a consumer has refused it for good
 
 	ctx := context.Background()
 	db, _, err := dedup.Open(ctx, servers.MySQLDSN, dedup.OpenOptions{})
