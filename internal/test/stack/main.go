@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -64,7 +63,6 @@ func AtOnce(n int) {
 // fails when a goroutine is left, and exits.
 func Main(m *testing.M, after ...func() error) {
 	AtOnce(4)
-	debug.SetGCPercent(400) // under the race detector each migration makes hundreds of buffers of 4 MiB
 	code := m.Run()
 	for _, s := range shared {
 		if s.stack != nil {
