@@ -73,13 +73,13 @@ func (c Cursor) pageEnd() (*pageEnd, error) {
 	return p, nil
 }
 
-func cursorAt(r Row) (Cursor, error) {
+func cursorAt(r Row) Cursor {
 	return (&pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Key)}).cursor()
 }
 
-func (p *pageEnd) cursor() (Cursor, error) {
-	text, err := json.Marshal(p)
-	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
+func (p *pageEnd) cursor() Cursor {
+	text, _ := json.Marshal(p) // which has a JSON form
+	return Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
 // List reads a page of rows: by status in the order of their numbers, within a status the latest first, or the oldest.
@@ -109,8 +109,7 @@ func (l *Log) List(ctx context.Context, f Filter) (found []Row, next Cursor, err
 			return nil, "", fmt.Errorf("list rows in %v: %w", status, err)
 		}
 		if found = append(found, rows...); len(found) > f.Limit {
-			next, err := cursorAt(found[f.Limit-1])
-			return found[:f.Limit], next, err
+			return found[:f.Limit], cursorAt(found[f.Limit-1]), nil
 		}
 	}
 	return found, "", nil
@@ -143,7 +142,7 @@ func (l *Log) Look(
 		}
 		found, next, err := l.List(ctx, f)
 		if err == nil && next == "" && f.upTo != nil {
-			next, err = f.upTo.cursor()
+			next = f.upTo.cursor()
 		}
 		return found, next, err
 	}
@@ -162,9 +161,9 @@ func (l *Log) Look(
 				continue
 			}
 			if i < len(rows)-1 {
-				next, err = cursorAt(row)
+				next = cursorAt(row)
 			}
-			return found, next, err
+			return found, next, nil
 		}
 		looked, wide.After = looked+len(rows), next
 	}

@@ -64,9 +64,7 @@ func newDraft(who Actor, r TaskRequest) (*draft, error) {
 	if err == nil {
 		err = r.Kind.check()
 	}
-	if err == nil && r.ID == "" {
-		r.ID, err = newID()
-	}
+	r.ID = cmp.Or(r.ID, newID())
 	why := Plain(r.Why)
 	if utf8.RuneCountInString(why) > dedup.MaxRemark {
 		err = fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
@@ -130,9 +128,7 @@ func (d *Operator) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, erro
 func (d *Operator) begin(ctx context.Context, n *draft, alone ...any) (a Act, err error) {
 	n.State = Running
 	if len(alone) > 0 {
-		if n.guard, err = d.guard(alone...); err != nil {
-			return a, err
-		}
+		n.guard = d.guard(alone...)
 	}
 	for {
 		err := d.insert(ctx, d.db, n)
@@ -391,10 +387,10 @@ func sorted(f deadletter.Filter) deadletter.Filter {
 
 // guard names a set, or another work: runs over the same letters exclude each other, whatever they do and at what pace,
 // and whichever preview they were frozen by.
-func (d *Operator) guard(of ...any) ([]byte, error) {
-	text, err := json.Marshal(append([]any{d.o.Group, d.o.Queue}, of...))
+func (d *Operator) guard(of ...any) []byte {
+	text, _ := json.Marshal(append([]any{d.o.Group, d.o.Queue}, of...)) // which have a JSON form
 	sum := sha256.Sum256(text)
-	return sum[:], err
+	return sum[:]
 }
 
 // SameSetError says that a run of the same letters goes on, or the same [Task].

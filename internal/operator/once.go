@@ -112,19 +112,15 @@ func (d *Operator) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, 
 	if r.Name == "" || len(r.Name) > MaxOnceName {
 		return nil, nil, fmt.Errorf("%w: a key of %d bytes, want 1 to %d", ErrRequest, len(r.Name), MaxOnceName)
 	}
-	id, err := newID()
-	if err != nil {
-		return nil, nil, err
-	}
-	o := &Once{ActID: id, d: d, actor: actorKey(who), name: []byte(r.Name), owner: d.name + "/" + rand.Text()}
+	o := &Once{ActID: newID(), d: d, actor: actorKey(who), name: []byte(r.Name), owner: d.name + "/" + rand.Text()}
 	if r.Issued {
 		if err := d.issued(ctx, who, r.Name); err != nil {
 			return nil, nil, err
 		}
 	}
-	_, err = d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, "+
+	_, err := d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, "+
 		"owner, lease_until, created_at) VALUES (?, ?, ?, ?, 1, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, "+
-		"UTC_TIMESTAMP(6))", []byte(d.o.Group), o.actor, o.name, []byte(id), r.Hash[:], []byte(o.owner),
+		"UTC_TIMESTAMP(6))", []byte(d.o.Group), o.actor, o.name, []byte(o.ActID), r.Hash[:], []byte(o.owner),
 		onceLease.Microseconds())
 	if err == nil {
 		return o, nil, nil

@@ -79,10 +79,7 @@ func act[I any, P interface {
 	}
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*done, error) {
 		key, what := P(in).asked()
-		text, err := json.Marshal([]any{id, what})
-		if err != nil {
-			return nil, fmt.Errorf("name the request: %w", err)
-		}
+		text, _ := json.Marshal([]any{id, what}) // which was read from JSON
 		once := operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)}
 		said, before, err := a.view.Once(ctx, once, 0, func(ctx context.Context, act string) (operator.Answer, error) {
 			did, err := do(ctx, in, act)

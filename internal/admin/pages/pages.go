@@ -322,10 +322,7 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 				continue
 			}
 			sent[id] = part
-			data, err := json.Marshal(map[string]string{"id": id, "html": part})
-			if err != nil {
-				return
-			}
+			data, _ := json.Marshal(map[string]string{"id": id, "html": part}) // which has a JSON form
 			fmt.Fprintf(&b, "event: part\ndata: %s\n\n", data)
 		}
 		err := out.SetWriteDeadline(time.Now().Add(liveWrite))
