@@ -68,7 +68,7 @@ func lookAtMySQL(ctx context.Context, a *area) {
 		return
 	}
 	records, err := dedup.NewLog(db, a.LogOptions())
-	if !a.tables(ctx, db) || a.failed("schema", err, "report this") {
+	if !a.tables(ctx, db, pool) || a.failed("schema", err, "report this") {
 		return
 	}
 	if a.Outbox {
@@ -89,14 +89,11 @@ func lookAtMySQL(ctx context.Context, a *area) {
 
 // mysqlEncryption looks at both ends: the server may know nothing of an encryption that a proxy before it ends.
 func (a *area) mysqlEncryption(ctx context.Context, pool *sql.DB, encryption *shown) {
-	dsn, err := mysqldb.ParseDSN(a.MySQLDSN)
-	if err != nil {
-		return // it was opened
-	}
+	dsn, _ := mysqldb.ParseDSN(a.MySQLDSN) // it was opened
 	encrypted := encryption.tell(a, []string{mysqldb.HostOf(dsn)}, mysqldb.TLSSetting, "ROLLBACKD_MYSQL_DSN",
 		"write tls=true")
 	var name, cipher string
-	err = pool.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher)
+	err := pool.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher)
 	a.tell("encryption", warnIf(dsn.AllowFallbackToPlaintext, "tls=preferred goes on in plain text when the server "+
 		"offers no TLS, or somebody on the way says so", "write tls=true in ROLLBACKD_MYSQL_DSN, see "+tlsPage))
 	a.tell("encryption", noteIf(err == nil && cipher == "" && encrypted, "the server itself sees plain text: something "+
@@ -206,7 +203,7 @@ func variables(ctx context.Context, pool *sql.DB, scope string) (values map[stri
 }
 
 // tables looks at schema and engines; false when nothing more can be asked.
-func (a *area) tables(ctx context.Context, db *gorm.DB) bool {
+func (a *area) tables(ctx context.Context, db *gorm.DB, pool *sql.DB) bool {
 	migrate := a.program + " migrate"
 	if a.failed("schema", dedup.CheckSchema(ctx, db, a.LogTable), migrate) {
 		return false
@@ -222,7 +219,7 @@ func (a *area) tables(ctx context.Context, db *gorm.DB) bool {
 	}
 	a.ok("schema", fmt.Sprintf("%d migrations applied, keys are binary, %s is InnoDB", len(steps), a.LogTable))
 	if a.Handler == config.HandlerSQL {
-		a.statements(ctx, db)
+		a.statements(ctx, pool)
 	}
 	if a.Handler != config.HandlerStock {
 		return true
@@ -240,15 +237,12 @@ func (a *area) tables(ctx context.Context, db *gorm.DB) bool {
 }
 
 // statements has the database prepare handler sql's. What is wrong with the file itself is said among the settings.
-func (a *area) statements(ctx context.Context, db *gorm.DB) {
+func (a *area) statements(ctx context.Context, pool *sql.DB) {
 	file, err := sqlhandler.Load(a.SQLFile, a.OwnTables())
 	if err != nil {
 		return
 	}
-	pool, err := db.DB()
-	if err == nil {
-		err = file.Check(ctx, pool)
-	}
+	err = file.Check(ctx, pool)
 	if refused, ok := errors.AsType[*sqlhandler.Refusal](err); ok {
 		for _, e := range refused.Errors {
 			a.fail("statements", e.Error(), "mend the file, or the tables: run refuses to start")

