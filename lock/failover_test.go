@@ -25,13 +25,16 @@ type pair struct {
 	log   *text // a's
 }
 
+// patient is how long a call waits for an answer: a name is done without where a busy server takes longer.
+const patient = 3 * time.Second
+
 // newPair has locks that outlive a failover.
 func newPair(t *testing.T, set *stack.RedisSet) *pair {
 	t.Helper()
 	b := backendOfSet(t, set)
 	p := &pair{World: locktest.NewWorld(t, b), set: set, admin: b.admin, log: &text{}}
-	p.a = p.Worker("a", lock.Options{LockTTL: time.Minute, Log: p.log.logger()})
-	p.b = p.Worker("b", lock.Options{LockTTL: time.Minute})
+	p.a = p.Worker("a", lock.Options{LockTTL: time.Minute, Timeout: patient, Log: p.log.logger()})
+	p.b = p.Worker("b", lock.Options{LockTTL: time.Minute, Timeout: patient})
 	p.a.Runs()
 	p.b.Runs()
 	return p
@@ -82,7 +85,7 @@ func (p *pair) handedOn(server *stack.Server) {
 	p.Helper()
 	client := p.on(server)
 	p.Must(client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
-	if n, err := client.Wait(p.Context(), 1, 10*time.Second).Result(); n != 1 || err != nil {
+	if n, err := client.Wait(p.Context(), 1, time.Minute).Result(); n != 1 || err != nil {
 		p.Fatalf("%d replicas have it, %v, want 1", n, err)
 	}
 }
@@ -169,7 +172,7 @@ func TestASentinelThatStandsStillIsLeft(t *testing.T) {
 	client, err := lock.OpenRedis(p.set.URL(), lock.RedisOptions{Name: name})
 	p.Must(err)
 	t.Cleanup(func() { _ = client.Close() })
-	alone := p.Of(openLock(t, client, lock.Options{LockTTL: time.Minute}), "alone")
+	alone := p.Of(openLock(t, client, lock.Options{LockTTL: time.Minute, Timeout: patient}), "alone")
 	alone.Runs()
 	alone.Finds(lock.HeldByOther, "a", "before")
 	var asked *stack.Server
@@ -285,7 +288,7 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 			others = append(others, keys[i])
 		}
 	}
-	idle := p.Worker("idle", lock.Options{LockTTL: time.Minute}) // nobody probes
+	idle := p.Worker("idle", lock.Options{LockTTL: time.Minute, Timeout: patient}) // nobody probes
 	idle.Finds(lock.HeldByOther, "a", keys...)
 	p.Must(victim.Kill())
 	for i, h := range idle.Find(keys...) {

@@ -9,9 +9,8 @@ import (
 )
 
 // During asks until the answer is yes or ctx ends, for d at most, and reports whether it was. The last question comes
-// after d: a machine that stood still meanwhile has asked too seldom. It rests between two
-// questions, however long they take, and longer the longer it waits, up to five times rest: whoever waits must not keep
-// the servers busy.
+// after d: a machine that stood still meanwhile has asked too seldom. It rests between two questions, however long they
+// take, and longer the longer it waits, up to five times rest: whoever waits must not keep the servers busy.
 func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
 	late, began := time.NewTimer(d), time.Now()
 	defer late.Stop()

@@ -83,7 +83,7 @@ func (p *RawPublisher) FrameMax() int { return p.conn.Config.FrameSize - frameEx
 
 // Publish publishes m and waits until the broker has confirmed that it is in a queue.
 func (p *RawPublisher) Publish(m RawMessage) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	p.headers.Store(&m.Headers)
 	const mandatory = true

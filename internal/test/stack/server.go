@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	startTimeout = 3 * time.Minute       // for a machine busy with other tests; a start takes one to eight seconds
-	stopTimeout  = 30 * time.Second      // a RabbitMQ with many queues takes a while to write them down
+	startTimeout = 5 * time.Minute       // for a machine busy with other tests; a start takes one to eight seconds
+	stopTimeout  = time.Minute           // a RabbitMQ with many queues takes a while to write them down
 	pollInterval = 50 * time.Millisecond // how often a starting server is asked whether it is ready
 	askTimeout   = 2 * time.Second       // how long one such question may take
 )
