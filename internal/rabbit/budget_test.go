@@ -210,7 +210,8 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	for range 2 {
 		for id, deliveries := range <-done {
 			got[id] = deliveries
-			assert.AtMost(t, deliveries, 2, "%s was delivered times", id)
+			// Each may have to give it back, and once more what came behind others: far from a delivery limit of 20.
+			assert.AtMost(t, deliveries, 4, "%s was delivered times", id)
 			if deliveries > 1 {
 				again++
 			}
