@@ -28,7 +28,7 @@ func TestUnreadableHeadersDoNotHurtTheirNeighbours(t *testing.T) {
 	daemon := w.start()
 	w.ended(len(sent) + full + bad)
 	t.Logf("all ended %v after the start", time.Since(start).Round(time.Millisecond))
-	metrics := w.metrics(daemon)
+	metrics := w.settled(daemon, len(sent)+full+bad)
 	w.stop(daemon)
 	is(w, "letters say that their headers cannot be read",
 		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND reason = 'unidentified'"+

@@ -111,7 +111,7 @@ func TestPagesSayHowItGoes(t *testing.T) {
 	if status, body, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz answers %d %q (%v), want 200 and ok", status, body, err)
 	}
-	metrics := w.metrics(daemon)
+	metrics := w.settled(daemon, 101)
 	is(w, "applied", metrics.Deliveries("applied"), 100)
 	is(w, "duplicates", metrics.Deliveries("duplicate"), 1)
 	is(w, "deliveries", metrics.Settled(), 101)
@@ -142,7 +142,10 @@ func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
 	w := newWorld(t, "LANES", "1", "BATCH_SIZE", "20")
 	sent := w.route.Rollbacks(w.open(atFirst + meanwhile))
 	w.publish(sent[:atFirst]...)
+	free := w.lockStock() // so that none is through the backlog before the other has begun
 	first := []*program.Process{w.start(), w.start()}
+	w.eventually("both consume", func() bool { return w.broker.Consumers(w.config().Queue) == len(first) })
+	free()
 	w.eventually("both are at work", func() bool {
 		return w.metrics(first[0]).Settled() > 0 && w.metrics(first[1]).Settled() > 0
 	})

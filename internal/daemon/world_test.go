@@ -348,6 +348,16 @@ func (w *world) metrics(p *program.Process) program.Metrics {
 	return require.Get(p.Metrics(w.t.Context()))(w.t)
 }
 
+// settled are a daemon's metrics when so many deliveries are counted, which is a moment after their ends.
+func (w *world) settled(p *program.Process, deliveries int) (m program.Metrics) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d deliveries are counted", deliveries), func() bool {
+		m = w.metrics(p)
+		return m.Settled() >= deliveries
+	})
+	return m
+}
+
 // stop drains daemons, which must then exit with 0.
 func (w *world) stop(all ...*program.Process) {
 	w.t.Helper()
