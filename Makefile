@@ -33,8 +33,8 @@ lint: export GOGC := 400
 lint: export GOMEMLIMIT := 3GiB
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [[ -n $$unformatted ]]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(GO) vet $(RACE) ./...
+	GOFLAGS="$$($(GO) env GOFLAGS) $(RACE)" $$($(GO) tool -n -modfile=tools/go.mod staticcheck) ./...
 
 .PHONY: size
 size: ## lines of code and words beside the ceilings and budgets of ARCHITECTURE.md; CHECK=1 fails above a ceiling
@@ -52,8 +52,9 @@ endif
 
 # Tests wait for much of their time, and lint, which gives way to them, has the processors then.
 .PHONY: lint-beside all-tests
+# With -race it finds compiled what the tests need compiled too.
 lint-beside:
-	@nice $(MAKE) lint
+	@nice $(MAKE) lint RACE=-race
 # A program built with -race sleeps for a second before it exits, for reports of goroutines that still run: goleak holds
 # that there are none.
 all-tests: export GORACE := atexit_sleep_ms=0
