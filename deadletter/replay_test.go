@@ -345,26 +345,18 @@ func TestProgressEndsAtAllLetters(t *testing.T) {
 	}
 }
 
-// Given thousands of letters, when they are replayed, then more and more go at once, through several channels; each
-// that was chosen is in the main queue, and each that was not is in its own.
-func TestThousandsOfLettersAreReplayedMoreAndMoreAtOnce(t *testing.T) {
+// Given thousands of letters, which come through several channels, when they are replayed, then each that was chosen is
+// in the main queue, and each that was not is in its own.
+func TestThousandsOfLettersGoThroughSeveralChannels(t *testing.T) {
 	w := newWorld(t)
 	const n, stay = 6000, 700
 	w.dead(dedup.ReasonPermanent, names("stays", stay)...)
 	w.dead(dedup.ReasonExhausted, names("k", n)...)
-	handfuls := 0
-	w.hook = func(p deadletter.Point) error {
-		if p == deadletter.PointPublished {
-			handfuls++
-		}
-		return nil
-	}
 	f := deadletter.Filter{Reasons: []dedup.Reason{dedup.ReasonExhausted}}
 	res := w.replay(f, deadletter.ReplayOptions{})
 	if res.Seen != n+stay || res.Replayed != n || res.NotSelected != stay || len(res.Left) > 0 || res.Unseen > 0 {
 		t.Errorf("%+v; want %d replayed and %d not chosen", res, n, stay)
 	}
-	assert.AtMost(t, handfuls, n/500-1, "handfuls")
 	w.WantQueues(n, stay)
 	w.wantStatus(dedup.Failed, 1, n)
 	w.wantStatus(dedup.Dead, 0, stay)
