@@ -13,6 +13,8 @@ ARGS ?=
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
 # One package's tests end with a trace of all goroutines when they take longer.
 TEST_TIMEOUT ?= 12m
+# Tests wait for servers a part of their time: one package more than there are cores runs at once.
+AT_ONCE ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: help
 help:
@@ -33,8 +35,8 @@ lint: export GOGC := 400
 lint: export GOMEMLIMIT := 3GiB
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [[ -n $$unformatted ]]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet $(RACE) ./...
-	GOFLAGS="$$($(GO) env GOFLAGS) $(RACE)" $$($(GO) tool -n -modfile=tools/go.mod staticcheck) ./...
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: size
 size: ## lines of code and words beside the ceilings and budgets of ARCHITECTURE.md; CHECK=1 fails above a ceiling
@@ -46,23 +48,15 @@ ifdef ONLY
 test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
 else
 test: export TMPDIR := $(MEMORY)
-test: deps bin/with-servers ## lint, beside all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
-	@$(MAKE) -j2 lint-beside all-tests
-endif
-
-# Tests wait for much of their time, and lint, which gives way to them, has the processors then.
-.PHONY: lint-beside all-tests
-# With -race it finds compiled what the tests need compiled too.
-lint-beside:
-	@nice $(MAKE) lint RACE=-race
 # A program built with -race sleeps for a second before it exits, for reports of goroutines that still run: goleak holds
 # that there are none.
-all-tests: export GORACE := atexit_sleep_ms=0
+test: export GORACE := atexit_sleep_ms=0
 # A quarter of what compilers and linkers cost was the collector's.
-all-tests: export GOGC := 400
-all-tests: export GOMEMLIMIT := 3GiB
-all-tests:
-	bin/with-servers $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint vets
+test: export GOGC := 400
+test: export GOMEMLIMIT := 3GiB
+test: deps bin/with-servers ## all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
+	bin/with-servers $(GO) test -race -trimpath -vet=off -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint vets
+endif
 
 # Modules of their own, so that their libraries stay out of ours.
 # The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench, and
