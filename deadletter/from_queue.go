@@ -89,8 +89,8 @@ func (s *queueSource) close(ctx context.Context, err error) error {
 }
 
 const (
-	// prefetch is how many letters one channel may hold unacked. What a run does not take it must hold until its end,
-	// because what is given back earlier is delivered again at once; so it opens a channel more whenever one is full.
+	// prefetch is how many letters one channel may hold unacked at least. What a run does not take it must hold until its
+	// end, because what is given back earlier is delivered again at once; so it opens a channel more whenever one is full.
 	prefetch = 1000
 	// largest is how many letters are taken together at most. More than a window of them have no more bytes, by the bodies
 	// that came, and take no longer, than this.
@@ -112,11 +112,11 @@ var errIdle = errors.New("no letter came")
 type queue struct {
 	conn *rabbit.Conn
 	name string
-	all  []*channel // who has room is read; the others are full
+	all  []*channel // the last one is read; the others are full, or have handed out all that came
 	buf  []rabbit.Delivery
 	got  int // letters collected so far
 
-	read, bytes int // letters of all passes, and their bodies
+	read, bytes int // letters of all passes, and their bodies; what is older counts half, again and again
 
 	found  int // letters that were there when they were counted
 	others int // who else read the queue then
@@ -125,7 +125,9 @@ type queue struct {
 // channel is a subscription with what it holds.
 type channel struct {
 	sub  *rabbit.Subscription
-	held int // unacked, of those collected
+	most int  // unacked
+	held int  // unacked, of those collected
+	over bool // it takes nothing more: what has come is handed out before another one is read
 }
 
 // taken is a delivery and the channel on which it must be acked; none if it comes from a file.
@@ -138,12 +140,26 @@ type taken struct {
 func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 	began := time.Now()
 	for {
-		letters, err := q.collect(ctx, n)
+		now, err := q.channel(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		soon, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
+		q.buf, err = now.sub.Collect(soon, n, 2*time.Millisecond, q.buf)
+		cancel()
 		switch {
-		case len(letters) > 0:
-			return letters, nil
+		case len(q.buf) > 0:
+			q.got += len(q.buf)
+			q.read, q.bytes = q.read/2+len(q.buf), q.bytes/2
+			for i := range q.buf {
+				q.bytes += len(q.buf[i].Body)
+			}
+			return now.hold(q.buf), nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case now.over && errors.Is(err, rabbit.ErrCancelled):
+			now.most = now.held // it is full for good
+			continue
 		case !errors.Is(err, errIdle):
 			return nil, err
 		}
@@ -155,31 +171,6 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
 		}
 	}
-}
-
-// collect takes what is there, up to n letters, and waits a moment for the first one.
-func (q *queue) collect(ctx context.Context, n int) (letters []taken, err error) {
-	channels, err := q.channels(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	for i, patience := 0, idle; i < len(channels) && len(letters) < n; i++ {
-		soon, cancel := context.WithTimeoutCause(ctx, patience, errIdle)
-		q.buf, err = channels[i].sub.Collect(soon, n-len(letters), 2*time.Millisecond, q.buf)
-		cancel()
-		letters = append(letters, channels[i].hold(q.buf)...)
-		switch {
-		case len(letters) > 0:
-			patience = 2 * time.Millisecond
-		case !errors.Is(err, errIdle):
-			return nil, err
-		}
-	}
-	q.got, q.read = q.got+len(letters), q.read+len(letters)
-	for _, t := range letters {
-		q.bytes += len(t.Body)
-	}
-	return letters, err
 }
 
 func (l *Letters) dial(ctx context.Context) (*queue, error) {
@@ -218,22 +209,27 @@ func (q *queue) depth(ctx context.Context) (ready, consumers int, err error) {
 	return ready, consumers, brokerError(err)
 }
 
-// channels are those with room: so many that the next n letters come while n are in hand.
-func (q *queue) channels(ctx context.Context, n int) (some []*channel, err error) {
-	for _, c := range q.all {
-		if c.held < prefetch {
-			some = append(some, c)
-		}
+// channel is one with room, so wide that the next n letters come while n are in hand. Only one takes letters at a time:
+// of two, each would have letters that came after the beginning while older ones wait in the other.
+func (q *queue) channel(ctx context.Context, n int) (*channel, error) {
+	most := prefetch
+	for most < 2*n {
+		most *= 2
 	}
-	for len(some) == 0 || len(some)*prefetch < 2*n {
-		sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), prefetch)
-		if err != nil {
-			return nil, err
+	if i := len(q.all) - 1; i >= 0 && q.all[i].held < q.all[i].most {
+		last := q.all[i]
+		if last.over || last.most >= most || q.found-q.got <= last.most {
+			return last, nil
 		}
-		c := &channel{sub: sub}
-		q.all, some = append(q.all, c), append(some, c)
+		last.over = true
+		return last, last.sub.Cancel(ctx) // what has come can be collected
 	}
-	return some, nil
+	sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), most)
+	if err != nil {
+		return nil, err
+	}
+	q.all = append(q.all, &channel{sub: sub, most: most})
+	return q.all[len(q.all)-1], nil
 }
 
 // leave gives everything back that was not acked, as far as the connection lives.

@@ -345,9 +345,9 @@ func TestProgressEndsAtAllLetters(t *testing.T) {
 	}
 }
 
-// Given thousands of letters, which come through several channels, when they are replayed, then each that was chosen is
-// in the main queue, and each that was not is in its own.
-func TestThousandsOfLettersGoThroughSeveralChannels(t *testing.T) {
+// Given thousands of letters, which come through wider and wider channels, when they are replayed, then each that was
+// chosen is in the main queue, and each that was not is in its own.
+func TestThousandsOfLettersGoThroughWiderAndWiderChannels(t *testing.T) {
 	w := newWorld(t)
 	const n, stay = 6000, 700
 	w.dead(dedup.ReasonPermanent, names("stays", stay)...)
@@ -360,6 +360,29 @@ func TestThousandsOfLettersGoThroughSeveralChannels(t *testing.T) {
 	w.WantQueues(n, stay)
 	w.wantStatus(dedup.Failed, 1, n)
 	w.wantStatus(dedup.Dead, 0, stay)
+}
+
+// Given thousands of letters, when others die behind them while they are replayed, then each that was there at the
+// beginning is replayed, and none of the others is taken in its place.
+func TestLettersThatDieBehindAReplayTakeNobodysPlace(t *testing.T) {
+	w := newWorld(t)
+	const n, behind = 6000, 3000
+	w.deadMany(dedup.ReasonExhausted, n)
+	late := names("late", behind)
+	w.hook = func(deadletter.Point) error {
+		if late != nil {
+			w.dead(dedup.ReasonPermanent, late...)
+			late = nil
+		}
+		return nil
+	}
+	res := w.replay(deadletter.Filter{Reasons: []dedup.Reason{dedup.ReasonExhausted}}, deadletter.ReplayOptions{})
+	if res.Seen != n || res.Replayed != n || res.NotSelected+res.Later > 0 {
+		t.Errorf("%+v; want all %d that were there replayed, and no other taken", res, n)
+	}
+	w.WantQueues(n, behind)
+	w.wantStatus(dedup.Failed, 1, n)
+	w.wantStatus(dedup.Dead, 0, behind)
 }
 
 func TestAnEmptyQueueIsDoneAtOnce(t *testing.T) {
