@@ -321,14 +321,14 @@ func TestBacklogsFollowTheLastRates(t *testing.T) {
 	r := &Runner{Length: 10 * time.Second}
 	c := Contestant{Name: "x", Guess: 1000}
 	const reserved = reserve
-	if got := r.sowing(c).Orders; got != 15_400+reserved {
+	if got := r.sowing(c).Orders; got != 14_350+reserved {
 		t.Errorf("by the guess %d are sown", got)
 	}
 	for _, rates := range []struct {
 		learned float64
 		want    int64
 	}{
-		{100, 1320}, {2000, 26_400}, {200, 26_400}, {300, 26_400}, {150, 3960}, // one slow round changes nothing
+		{100, 1178}, {2000, 23_575}, {200, 23_575}, {300, 23_575}, {150, 3536}, // one slow round changes nothing
 	} {
 		r.learn(c, rates.learned)
 		if got := r.sowing(c).Orders; got != rates.want+reserved {
