@@ -360,6 +360,7 @@ func TestFiveTasksAreDoneByKeyboardInFourMinutes(t *testing.T) {
 			t.Logf("%v, and %v for the machine: %d presses of keys, %d characters typed, %d words read; axe-core has taken %v",
 				k.own.Round(time.Second), waited.Round(time.Second), k.presses, k.typed, k.words, k.aside.Round(time.Second))
 			assert.AtMost(t, k.own, goal, "the five tasks take a person")
+			assert.AtMost(t, waited, goal, "a person waits for pages and acts")
 			w.cameBack(3, 1)
 		})
 	}
