@@ -97,8 +97,8 @@ type Config struct {
 	Lanes int
 	// BatchSize is how many messages share a transaction at most. Default 1,000.
 	BatchSize int
-	// BatchLinger is how long a batch waits for more after its first message. Default 2ms; Off: not at all. Behind a batch
-	// with messages of a replay it is 20ms at least.
+	// BatchLinger is how long a batch waits for more after its first message. Default 2ms, and up to 20ms behind a batch
+	// with messages of a replay; Off: never.
 	BatchLinger time.Duration
 	// Prefetch is how many deliveries a lane may hold unacked. BatchSize to 65535. Default 2 × BatchSize.
 	Prefetch int

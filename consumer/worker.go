@@ -111,8 +111,8 @@ func (w *worker) oweClaims(b *batch) {
 }
 
 // replayLinger is how long a batch waits for more, at least, behind one that had messages of a replay. That sends many,
-// one after the other and more slowly than lanes work; nobody waits for them, and in full batches they cost MySQL,
-// RabbitMQ and this process half of what they do a few at a time.
+// one after the other and more slowly than lanes work; in full batches they cost MySQL, RabbitMQ and this process half
+// of what they do a few at a time. New messages that come beside them wait as long.
 const replayLinger = 20 * time.Millisecond
 
 // collect takes the next deliveries; none when it is time to try the copies of held ones, or was while the worker stood

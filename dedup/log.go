@@ -97,7 +97,7 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 	}, nil
 }
 
-// Pool is that of the log, for what is read and written beside it.
+// Pool is that of the log, for what is read and written beside it; nil of one in memory.
 func (l *Log) Pool() *sql.DB { return l.db }
 
 // Options are what the log was made with.

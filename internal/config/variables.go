@@ -221,7 +221,8 @@ func working(c *Config) []Variable {
 		row("LANES", ints(limits.Lanes), &c.Lanes, "batches worked on at once"),
 		row("BATCH_SIZE", ints(limits.BatchSize), &c.BatchSize, "deliveries that a lane takes into one transaction"),
 		row("BATCH_LINGER", durations(limits.BatchLinger).or(isNought, consumer.Off), &c.BatchLinger, "how long a lane "+
-			"waits for its batch to fill, at most; an idle one, half of it after the last delivery"),
+			"waits for its batch to fill, at most (behind a replay's 20ms, unless it is 0); an idle one, half of it after the "+
+			"last delivery"),
 		prefetch,
 		row("MEMORY_BUDGET", sizes(limits.MemoryBudget), &c.MemoryBudget, "memory for the deliveries in hand of all lanes; "+
 			"fewer are taken when they are large. A larger body comes through alone"),

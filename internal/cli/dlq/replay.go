@@ -136,8 +136,9 @@ func newMoving(f *command.Flags, kind operator.Kind) *moving {
 	return m
 }
 
-// mostMemory is how many bytes a run may take before it collects its garbage more often: large letters are many then.
-const mostMemory = 512 << 20
+// mostMemory is how many bytes a run may take before it collects its garbage more often: large letters are many then,
+// and it may share a container with a daemon.
+const mostMemory = 192 << 20
 
 // run does it as an act, and shows what it did, also when it ended early.
 func (m *moving) run(ctx context.Context, c *command.Call) error {
