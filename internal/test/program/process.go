@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say what to start.
@@ -114,9 +116,17 @@ func (p *Process) Wait(ctx context.Context) (code int, err error) {
 	}
 }
 
-// Signal sends a signal; to a process that has ended it is [os.ErrProcessDone].
+// Signal sends a signal; to a process that has ended it is [os.ErrProcessDone]. SIGSTOP stops one thread after another,
+// on a busy machine so slowly that the others go on for a while: Signal returns when the last one stands still.
 func (p *Process) Signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil {
+	err := p.cmd.Process.Signal(s)
+	for stop := err == nil && s == syscall.SIGSTOP; stop; stop = errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, p.Pid(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	if errors.Is(err, unix.ECHILD) {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
 		return fmt.Errorf("send %v to process %d: %w", s, p.Pid(), err)
 	}
 	return nil
