@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 
 GO ?= go
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
-PKG ?= $(LONGEST) ./...
+PKG ?= $(LONGEST) $(shell $(GO) list ./... | grep -v /internal/test/repo)
 # go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
 LONGEST = ./consumer ./internal/daemon ./internal/cli ./outbox/relay ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
 ARGS ?=
@@ -33,10 +33,11 @@ build: ## bin/rollbackd, and bin/consumer, which is the same
 .PHONY: lint
 lint: export GOGC := 400
 lint: export GOMEMLIMIT := 3GiB
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, and the rules of this repository
 	@unformatted=$$(gofmt -l .); if [[ -n $$unformatted ]]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(GO) test ./internal/test/repo # which takes five times as long under -race
 
 .PHONY: size
 size: ## lines of code and words beside the ceilings and budgets of ARCHITECTURE.md; CHECK=1 fails above a ceiling

@@ -11,8 +11,11 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // Options say what to start.
@@ -117,17 +120,20 @@ func (p *Process) Wait(ctx context.Context) (code int, err error) {
 }
 
 // Signal sends a signal; to a process that has ended it is [os.ErrProcessDone]. SIGSTOP stops one thread after another,
-// on a busy machine so slowly that the others go on for a while: Signal returns when the last one stands still.
+// on a busy machine so slowly that the others go on for a while: Signal returns when the last one stands still, unless
+// somebody lets the process go on before.
 func (p *Process) Signal(s syscall.Signal) error {
-	err := p.cmd.Process.Signal(s)
-	for stop := err == nil && s == syscall.SIGSTOP; stop; stop = errors.Is(err, unix.EINTR) {
-		err = unix.Waitid(unix.P_PID, p.Pid(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
-	}
-	if errors.Is(err, unix.ECHILD) {
-		err = os.ErrProcessDone
-	}
-	if err != nil {
+	if err := p.cmd.Process.Signal(s); err != nil {
 		return fmt.Errorf("send %v to process %d: %w", s, p.Pid(), err)
+	}
+	if s == syscall.SIGSTOP {
+		const most, rest = 10 * time.Second, time.Millisecond
+		poll.During(context.Background(), most, rest, func() bool {
+			var changed unix.Siginfo
+			const any = unix.WSTOPPED | unix.WEXITED | unix.WNOWAIT | unix.WNOHANG
+			err := unix.Waitid(unix.P_PID, p.Pid(), &changed, any, nil)
+			return err != nil && !errors.Is(err, unix.EINTR) || changed.Signo != 0
+		})
 	}
 	return nil
 }
