@@ -184,7 +184,7 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 ifdef ONLY
 bench: bench-$(ONLY)
 else
-bench: deps ## rollbackd beside its rivals, 50 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune|year|fleet; bench/README.md has the rest
+bench: deps ## rollbackd beside its rivals, 40 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune|year|fleet; bench/README.md has the rest
 	@scripts/install-servers.sh zookeeper
 	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
 endif

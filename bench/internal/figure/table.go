@@ -240,6 +240,7 @@ var definitions = []definition{
 	{
 		key: Relay, what: "rollbackd relay ÷ a publisher with confirms that has the same messages in memory",
 		goal: atLeast(0.6), note: "both on the same two cores as MySQL and RabbitMQ, from the first message to the last",
+		cause:   "MySQL reads, claims and deletes a row for each message, in two commits a batch",
 		samples: RelayRounds, field: "ratio", parts: []string{"relay_per_second", "plain_per_second", "messages"},
 	},
 	{

@@ -132,7 +132,7 @@ var arrows = []arrow{
 	{"internal/test/assert", nil, "everybody's tests may use it"},
 	{"internal/test/require", nil, "everybody's tests may use it, those of the rig too"},
 	{"internal/test/must", nil, "everybody of the rig may stop at what cannot be done, and nobody else"},
-	{"internal/test/program", nil, "it runs the real binary from outside, as a user does"},
+	{"internal/test/program", []string{"internal/test/poll"}, "it runs the real binary from outside, as a user does"},
 	{"internal/test/chaos", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
 		"internal/test/must", "internal/test/poll", "internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},
 		"it treats the binary and its servers badly, from outside, and leaves the verdict to the oracle; of the log it " +
