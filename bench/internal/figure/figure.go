@@ -354,21 +354,22 @@ func (t *Results) Contestants() (all []Contestant) {
 }
 
 // quiet is how many of these rounds were on a quiet machine: fixed work took no more than 1.2 times as long before and
-// after them as it did around the best round of the run.
+// after them as it did around the best quarter of the run's rounds. The best one alone may be an accident.
 func (t *Results) quiet(rounds []run.Round) (n int) {
 	const most = 1.2
-	best := run.Fixed{}
+	all := map[string][]float64{}
 	for _, r := range t.Rounds {
 		for name, took := range r.Fixed {
-			if least, ok := best[name]; !ok || took < least {
-				best[name] = took
-			}
+			all[name] = append(all[name], took)
 		}
+	}
+	for _, took := range all {
+		slices.Sort(took)
 	}
 	for _, r := range rounds {
 		loud := len(r.Fixed) == 0
 		for name, took := range r.Fixed {
-			loud = loud || took > most*best[name]
+			loud = loud || took > most*all[name][(len(all[name])-1)/4]
 		}
 		if !loud {
 			n++
