@@ -55,6 +55,14 @@ func Usagef(format string, args ...any) error {
 	return &UsageError{fmt.Errorf(format, args...)}
 }
 
+// RefuseIf is a UsageError when something is so, and nil else.
+func RefuseIf(is bool, format string, args ...any) error {
+	if !is {
+		return nil
+	}
+	return Usagef(format, args...)
+}
+
 // LoadConfig reads the settings, prints their warnings to stderr, and returns every bad one in a single UsageError. For
 // asks see [config.Load].
 func (a *App) LoadConfig(asks ...string) (config.Config, error) {

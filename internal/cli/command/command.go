@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,9 @@ func (f *Flags) Check(check func() error) { f.checks = append(f.checks, check) }
 // Some declares a flag whose values are a closed list, which its help ends with and shells offer. What was said is
 // whole once the flags are checked.
 func Some[T any](
-	f *Flags, name, help string, values []T, declare func(name string, none []string, help string) *[]string,
-) *[]T {
-	words, chosen := make([]string, len(values)), new([]T)
+	f *Flags, chosen *[]T, name, help string, values []T, declare func(name string, none []string, help string) *[]string,
+) {
+	words := make([]string, len(values))
 	for i, v := range values {
 		words[i] = fmt.Sprint(v)
 	}
@@ -132,21 +133,18 @@ func Some[T any](
 		}
 		return nil
 	})
-	return chosen
 }
 
 // One is some for a flag that is said once, or not.
-func One[T any](f *Flags, name, help string, values []T) *string {
-	word := new(string)
-	Some(f, name, help, values, func(name string, said []string, help string) *[]string {
-		f.StringVar(word, name, "", help)
+func One[T ~string](f *Flags, chosen *T, name, help string, values []T) {
+	Some(f, new([]T), name, help, values, func(name string, said []string, help string) *[]string {
+		word := f.String(name, "", help)
 		f.Check(func() error {
-			said = strings.Fields(*word)
+			*chosen, said = T(*word), strings.Fields(*word)
 			return nil
 		})
 		return &said
 	})
-	return word
 }
 
 // Offer lets a shell complete a flag with these values, and no file names.
@@ -158,45 +156,36 @@ func (f *Flags) Offer(name string, values ...string) {
 }
 
 // Limit is how many of a list there may be.
-func (f *Flags) Limit(usual int, help string) *int {
-	n := f.Int("limit", usual, help)
-	f.Check(func() error {
-		if *n < 0 {
-			return Usagef("--limit %d is negative", *n)
-		}
-		return nil
-	})
-	return n
+func (f *Flags) Limit(n *int, usual int, help string) {
+	f.IntVar(n, "limit", usual, help)
+	f.Check(func() error { return RefuseIf(*n < 0, "--limit %d is negative", *n) })
 }
 
-// Span is a time from which and one until which something is chosen.
-func (f *Flags) Span(sinceHelp, untilHelp string) (since, until *time.Time) {
-	from, to := f.String("since", "", sinceHelp), f.String("until", "", untilHelp)
-	since, until = new(time.Time), new(time.Time)
-	f.Check(func() (err error) {
-		now := time.Now()
-		if *since, err = readMoment("since", *from, now); err != nil {
-			return err
-		}
-		if *until, err = readMoment("until", *to, now); err != nil {
-			return err
-		}
-		if !since.IsZero() && !until.IsZero() && !since.Before(*until) {
-			return Usagef("--since must come before --until")
-		}
-		return nil
+// FewKeys has as many keys as one look through the log may ask for.
+func (f *Flags) FewKeys(keys *[]string) {
+	f.Check(func() error {
+		return RefuseIf(len(*keys) > dedup.MaxListedKeys, "%d keys: at most %d", len(*keys), dedup.MaxListedKeys)
 	})
-	return since, until
+}
+
+// Span declares a time from which and one until which something is chosen.
+func (f *Flags) Span(since, until *time.Time, sinceHelp, untilHelp string) {
+	from, to := f.String("since", "", sinceHelp), f.String("until", "", untilHelp)
+	f.Check(func() error {
+		var err, err2 error
+		now := time.Now()
+		*since, err = readMoment("since", *from, now)
+		*until, err2 = readMoment("until", *to, now)
+		return cmp.Or(err, err2, RefuseIf(!since.IsZero() && !until.IsZero() && !since.Before(*until),
+			"--since must come before --until"))
+	})
 }
 
 // readMoment reads a time, or a duration before now.
 func readMoment(flag, text string, now time.Time) (time.Time, error) {
 	at, ok := screen.Moment(text, now)
-	if !ok {
-		return at, Usagef("--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a "+
-			"duration (24h)", flag, text)
-	}
-	return at, nil
+	return at, RefuseIf(!ok, "--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a "+
+		"duration (24h)", flag, text)
 }
 
 // By says in whose name something is done.
@@ -217,15 +206,9 @@ const WhyHelp = "the reason, for whoever asks later"
 func (f *Flags) Tag(help string) *string {
 	tag := f.String("tag", "", help)
 	f.Check(func() error {
-		if *tag == "" {
-			return nil
-		}
-		if err := (dedup.Identity{Group: "any", Tag: *tag, Key: "any"}).Validate(); err != nil ||
-			strings.HasPrefix(*tag, "rollbackd.") {
-			return Usagef("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", *tag,
-				dedup.MaxTag)
-		}
-		return nil
+		err := dedup.Identity{Group: "any", Tag: *tag, Key: "any"}.Validate()
+		return RefuseIf(*tag != "" && (err != nil || strings.HasPrefix(*tag, "rollbackd.")),
+			"--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", *tag, dedup.MaxTag)
 	})
 	return tag
 }
@@ -256,34 +239,36 @@ func UnknownCommand(parent *cobra.Command, name string) error {
 
 // Listing is how much of a list is wanted, and from where.
 type listing struct {
-	limit *int
-	after *string
+	limit int
+	after string
 }
 
 // Listing declares how much of a list is wanted.
-func (f *Flags) Listing(usual int) listing {
-	return listing{f.Limit(usual, "list at most so many; 0: all"),
-		f.String("after", "", "go on where the last list ended: it said how")}
+func (f *Flags) Listing(usual int) *listing {
+	l := new(listing)
+	f.Limit(&l.limit, usual, "list at most so many; 0: all")
+	f.StringVar(&l.after, "after", "", "go on where the last list ended: it said how")
+	return l
 }
 
 // List reads a list page after page and prints it, each of its things as a row; none says what there is to say of an
 // empty one.
 func List[T any, C ~string](
-	c *Call, l listing, none func(), ask func(most int, after C) ([]T, C, error), header []string,
+	c *Call, l *listing, none func(), ask func(most int, after C) ([]T, C, error), header []string,
 	row func(T) []any,
 ) error {
-	all, t, next := []T{}, Table{Header: header}, C(*l.after)
+	all, t, next := []T{}, Table{Header: header}, C(l.after)
 	for {
 		most := 1 << 30
-		if *l.limit > 0 {
-			most = *l.limit - len(all)
+		if l.limit > 0 {
+			most = l.limit - len(all)
 		}
 		page, more, err := ask(most, next)
 		if err != nil {
 			return err
 		}
 		all, next = append(all, page...), more
-		if next == "" || *l.limit > 0 && len(all) >= *l.limit {
+		if next == "" || l.limit > 0 && len(all) >= l.limit {
 			break
 		}
 	}

@@ -3,6 +3,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -25,38 +26,25 @@ func conditions(f *command.Flags) *deadletter.Filter {
 	filter := new(deadletter.Filter)
 	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
 	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
-	reasons := command.Some(f, "reason", "choose by reason; may be given several times: ", dedup.Reasons(), f.StringArray)
+	command.Some(f, &filter.Reasons, "reason", "choose by reason; may be given several times: ", dedup.Reasons(),
+		f.StringArray)
 	f.StringVar(&filter.Order, "order", "", "choose those whose body names this order_sn, or whose key it is")
 	sku := f.String("sku", "", "choose those whose body names this sku_id, at whatever depth")
 	f.StringVar(&filter.Body, "body", "", "choose those whose body holds this text, letter by letter")
 	f.Check(func() (err error) {
-		filter.Reasons = *reasons
-		if slices.Contains(filter.Keys, "") {
-			return command.Usagef("--key is empty")
-		}
-		if filter.SKU, err = strconv.ParseInt(*sku, 10, 64); *sku != "" && (err != nil || filter.SKU < 1) {
-			return command.Usagef("--sku %q is no sku_id, which is a number", *sku)
-		}
-		return nil
+		filter.SKU, err = strconv.ParseInt(*sku, 10, 64)
+		return cmp.Or(command.RefuseIf(slices.Contains(filter.Keys, ""), "--key is empty"),
+			command.RefuseIf(*sku != "" && (err != nil || filter.SKU < 1), "--sku %q is no sku_id, which is a number", *sku))
 	})
-	since, until := f.Span("choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration like 24h",
-		"choose those dead before then, said as for --since")
-	f.Check(func() error {
-		filter.Since, filter.Until = *since, *until
-		return nil
-	})
+	f.Span(&filter.Since, &filter.Until, "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration "+
+		"like 24h", "choose those dead before then, said as for --since")
 	return filter
 }
 
 // readFilter is the filter of a command that reads the log, which knows fewer keys at a time than the queue.
 func readFilter(f *command.Flags) *deadletter.Filter {
 	filter := conditions(f)
-	f.Check(func() error {
-		if n := len(filter.Keys); n > dedup.MaxListedKeys {
-			return command.Usagef("%d keys: at most %d", n, dedup.MaxListedKeys)
-		}
-		return nil
-	})
+	f.FewKeys(&filter.Keys)
 	return filter
 }
 
@@ -73,19 +61,16 @@ func choose(f *command.Flags) (filter *deadletter.Filter, from *string) {
 			flag := f.Lookup(name)
 			return flag.Value.String() != flag.DefValue
 		})
-		switch {
-		case filter.All && narrow:
+		if filter.All && narrow {
 			return command.Usagef("--all and a condition contradict each other")
-		case *from != "":
-			filter.All = !narrow
-		case !filter.All && !narrow:
-			return command.Usagef("which letters? --all, or one of --%s", strings.Join(chosenBy, ", --"))
-		case slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown): // which is never in the queue
-			return command.Usagef("--reason %s: the consumer before rollbackd left these open, and no queue has a letter of "+
-				"them; '%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, f.Cobra.Root().Name(),
-				dedup.ReasonEffectUnknown)
 		}
-		return nil
+		queued := *from == "" // where what has an unknown effect never is
+		filter.All = filter.All || !queued && !narrow
+		return cmp.Or(command.RefuseIf(!filter.All && !narrow, "which letters? --all, or one of --%s",
+			strings.Join(chosenBy, ", --")),
+			command.RefuseIf(queued && slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown), "--reason %s: the consumer "+
+				"before rollbackd left these open, and no queue has a letter of them; '%s dlq export --reason %[1]s -o FILE', "+
+				"then --from FILE", dedup.ReasonEffectUnknown, f.Cobra.Root().Name()))
 	})
 	return filter, from
 }
@@ -103,13 +88,9 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 		by := f.String("by", "", "count them by this: reason")
 		f.Offer("by", "reason")
 		f.Check(func() error {
-			switch {
-			case *by != "" && *by != "reason":
-				return command.Usagef("--by %q can only be reason", *by)
-			case *by != "" && (f.Changed("after") || f.Changed("limit")):
-				return command.Usagef("--by counts all letters that are chosen: without --limit and --after")
-			}
-			return nil
+			return cmp.Or(command.RefuseIf(*by != "" && *by != "reason", "--by %q can only be reason", *by),
+				command.RefuseIf(*by != "" && (f.Changed("after") || f.Changed("limit")), "--by counts all letters that are "+
+					"chosen: without --limit and --after"))
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			if *by != "" {

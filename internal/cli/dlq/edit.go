@@ -33,10 +33,7 @@ What is to stay the same message, under its key, is mended by 'PROGRAM dlq repla
 		headers := f.String("headers", "", "FILE with all new headers, a JSON object of texts, numbers, true and false")
 		why, by := f.String("why", "", command.WhyHelp), f.By()
 		f.Check(func() error {
-			if *body == "" && *headers == "" {
-				return command.Usagef("what is edited? --body, --headers, or both")
-			}
-			return nil
+			return command.RefuseIf(*body == "" && *headers == "", "what is edited? --body, --headers, or both")
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			name, err := deadOne(ctx, c, *tag)

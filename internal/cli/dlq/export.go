@@ -27,7 +27,7 @@ main queue as they are, like a letter moved by hand.`,
 	Forms: command.NoForm,
 	Flags: func(f *command.Flags) command.Work {
 		filter := readFilter(f)
-		limit := f.Limit(0, "write at most so many; 0: all")
+		f.Limit(&filter.Limit, 0, "write at most so many; 0: all")
 		path := f.StringP("output", "o", "-", "the FILE, which must not exist; - is the standard output")
 		return func(ctx context.Context, c *command.Call) (err error) {
 			to := c.Stdout
@@ -42,7 +42,6 @@ main queue as they are, like a letter moved by hand.`,
 				}()
 			}
 			buffered := bufio.NewWriterSize(to, 64<<10)
-			filter.Limit = *limit
 			n, err := c.Letters.Export(ctx, *filter, command.Escaping{Writer: buffered})
 			err = errors.Join(c.Hinted(err), buffered.Flush())
 			if n == 0 && err == nil {

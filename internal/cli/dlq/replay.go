@@ -1,12 +1,14 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
@@ -62,28 +64,23 @@ var replayCommand = command.Command{
 		noWait := f.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
 		f.Check(func() error {
 			r := &m.asked
-			switch {
-			case *noWait && (r.MaxFailures != 0 || f.Changed("window")):
-				return command.Usagef("--no-wait looks at nothing: without --max-failures and --window")
-			case r.Window < 1 || r.Window > deadletter.MaxWindow:
-				return command.Usagef("--window %d: want 1 to %d", r.Window, deadletter.MaxWindow)
-			case r.MaxFailures < 0:
-				return command.Usagef("--max-failures %d is negative", r.MaxFailures)
-			case !(r.Rate >= 0) || math.IsInf(r.Rate, 0):
-				return command.Usagef("--rate %v: want 0 or more letters per second", r.Rate)
-			case *noWait:
+			err := cmp.Or(
+				command.RefuseIf(*noWait && (r.MaxFailures != 0 || f.Changed("window")), "--no-wait looks at nothing: without "+
+					"--max-failures and --window"),
+				command.RefuseIf(r.Window < 1 || r.Window > deadletter.MaxWindow, "--window %d: want 1 to %d", r.Window,
+					deadletter.MaxWindow),
+				command.RefuseIf(r.MaxFailures < 0, "--max-failures %d is negative", r.MaxFailures),
+				command.RefuseIf(!(r.Rate >= 0) || math.IsInf(r.Rate, 0), "--rate %v: want 0 or more letters per second", r.Rate))
+			if *noWait {
 				r.Window = 0
 			}
-			return nil
+			return err
 		})
 		f.Check(func() error {
-			for _, other := range []string{"from", "limit", "dry-run", "why", "discarded", "rate", "window", "max-failures",
-				"no-wait"} {
-				if *rehearse && f.Changed(other) {
-					return command.Usagef("--rehearse replays nothing, and takes what the log has of a set: without --%s", other)
-				}
-			}
-			return nil
+			others := strings.Fields("from limit dry-run why discarded rate window max-failures no-wait")
+			others = slices.DeleteFunc(others, func(name string) bool { return !f.Changed(name) })
+			return command.RefuseIf(*rehearse && len(others) > 0, "--rehearse replays nothing, and takes what the log has of a "+
+				"set: without --%s", strings.Join(others, ", --"))
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			if *rehearse {
@@ -106,10 +103,8 @@ copy of their messages is acked without an effect. Which letters is said as for 
 		m := newMoving(f, operator.KindDiscard)
 		f.StringVar(&m.asked.Why, "why", "", command.WhyHelp+"; required")
 		f.Check(func() error {
-			if operator.Plain(m.asked.Why) == "" {
-				return command.Usagef("--why is missing: say why these letters may end without an effect")
-			}
-			return nil
+			return command.RefuseIf(operator.Plain(m.asked.Why) == "", "--why is missing: say why these letters may end "+
+				"without an effect")
 		})
 		return m.run
 	},
@@ -127,12 +122,8 @@ type moving struct {
 func newMoving(f *command.Flags, kind operator.Kind) *moving {
 	m := &moving{asked: operator.Request{Kind: kind}, by: f.By()}
 	m.filter, m.from = choose(f)
-	limit := f.Limit(0, string(kind)+" at most so many; 0: no limit")
+	f.Limit(&m.filter.Limit, 0, string(kind)+" at most so many; 0: no limit")
 	m.dryRun = f.Bool("dry-run", false, "change nothing, count what would be done")
-	f.Check(func() error {
-		m.filter.Limit = *limit
-		return nil
-	})
 	return m
 }
 

@@ -3,6 +3,7 @@
 package log
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,21 +37,16 @@ status the latest transition first. Every page is read through an index, however
 	Example: "  PROGRAM log list --status processing,failed --until 1h",
 	Needs:   command.NeedsLog,
 	Flags: func(f *command.Flags) command.Work {
-		statuses := command.Some(f, "status", "only rows in these: ", dedup.Statuses(), f.StringSlice)
 		var filter dedup.Filter
+		command.Some(f, &filter.Statuses, "status", "only rows in these: ", dedup.Statuses(), f.StringSlice)
 		f.StringVar(&filter.Tag, "tag", "", "only rows with this tag")
 		f.StringArrayVar(&filter.Keys, "key", nil, "only rows with this key; may be repeated")
-		since, until := f.Span("whose last transition came then or later: a time like 2026-11-21T08:00:00Z, or a "+
-			"duration like 24h", "whose last transition came before then, said as for --since")
+		f.Span(&filter.Since, &filter.Until, "whose last transition came then or later: a time like 2026-11-21T08:00:00Z, "+
+			"or a duration like 24h", "whose last transition came before then, said as for --since")
 		wanted := f.Listing(100)
-		f.Check(func() error {
-			if n := len(filter.Keys); n > dedup.MaxListedKeys {
-				return command.Usagef("%d keys: at most %d", n, dedup.MaxListedKeys)
-			}
-			return nil
-		})
+		f.FewKeys(&filter.Keys)
 		return func(ctx context.Context, c *command.Call) error {
-			filter.Group, filter.Since, filter.Until, filter.Statuses = c.Config.Group, *since, *until, *statuses
+			filter.Group = c.Config.Group
 			return command.List(c, wanted, func() { c.SayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
 				[]operator.Row, dedup.Cursor, error) {
 				filter.After, filter.Limit = after, min(most, dedup.MaxListed)
@@ -93,17 +89,10 @@ and hides them from other readers meanwhile.`,
 		f.StringVar(&q.order, "order", "", "all messages of the order with this number")
 		f.BoolVar(&q.queue, "count-letters", false, "count the copies in the dead-letter queue too")
 		f.Check(func() error {
-			keys := f.NArg()
-			switch {
-			case keys == 0 && q.order == "":
-				return command.Usagef("which message? A key, or --order SN")
-			case keys == 1 && q.order != "":
-				return command.Usagef("a key and --order exclude each other")
-			case q.order != "" && q.tag != "":
-				return command.Usagef("--tag goes with a key")
-			}
 			q.key = f.Arg(0)
-			return nil
+			return cmp.Or(command.RefuseIf(f.NArg() == 0 && q.order == "", "which message? A key, or --order SN"),
+				command.RefuseIf(f.NArg() == 1 && q.order != "", "a key and --order exclude each other"),
+				command.RefuseIf(q.order != "" && q.tag != "", "--tag goes with a key"))
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			told, err := explain(ctx, c, q)
@@ -217,11 +206,12 @@ shows that act. Acts are kept for 90 days.`,
 	Needs:   command.NeedsActs,
 	Flags: func(f *command.Flags) command.Work {
 		f.BoolFunc("json", "the same as -o json", func(string) error { return f.Output.Set(command.FormJSON) })
-		states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
-		kind := command.One(f, "kind", "only acts of this kind: ", operator.Kinds())
-		state := command.One(f, "state", "only acts in this state: ", states)
-		by := f.String("by", "", "only acts of this one, the whole name as it stands in the list")
-		since, until := f.Span("only those that began since then: a time, or a duration like 24h",
+		var asked operator.ActFilter
+		command.One(f, &asked.Kind, "kind", "only acts of this kind: ", operator.Kinds())
+		command.One(f, &asked.State, "state", "only acts in this state: ", []operator.State{operator.Running, operator.Done,
+			operator.Stopped, operator.Failed})
+		f.StringVar(&asked.Actor, "by", "", "only acts of this one, the whole name as it stands in the list")
+		f.Span(&asked.Since, &asked.Until, "only those that began since then: a time, or a duration like 24h",
 			"only those that began before then, said as for --since")
 		wanted := f.Listing(50)
 		return func(ctx context.Context, c *command.Call) error {
@@ -236,10 +226,8 @@ shows that act. Acts are kept for 90 days.`,
 				return c.Render(act, actTable(act))
 			}
 			return c.OfActs(command.List(c, wanted, func() {}, func(most int, after string) ([]operator.Act, string, error) {
-				return c.Acts.Acts(ctx, operator.ActFilter{
-					Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
-					Before: after, Limit: min(most, operator.MaxActs),
-				})
+				asked.Before, asked.Limit = after, min(most, operator.MaxActs)
+				return c.Acts.Acts(ctx, asked)
 			}, []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}, func(a operator.Act) []any {
 				return []any{screen.Date(a.Created), screen.Date(a.Ended), a.Kind, a.Actor, a.State,
 					screen.Shorten(a.Outcome(), 80), screen.Shorten(a.Subject(), 80), screen.Shorten(a.Why, 80), a.ID}
@@ -293,11 +281,8 @@ faster than that: so it may run while daemons work. It may be interrupted and ru
 		why := f.String("why", "", command.WhyHelp)
 		age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
 		f.Check(func() error {
-			if f.Changed("older-than") && *age < leastRetention {
-				return command.Usagef("--older-than %v is less than %v: copies of a message may still come, and would take "+
-					"effect again", *age, leastRetention)
-			}
-			return nil
+			return command.RefuseIf(f.Changed("older-than") && *age < leastRetention, "--older-than %v is less than %v: copies "+
+				"of a message may still come, and would take effect again", *age, leastRetention)
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			if !f.Changed("older-than") {

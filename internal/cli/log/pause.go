@@ -32,10 +32,8 @@ Producers are not stopped, and the queue grows meanwhile.`,
 			operator.LongestPause.String())
 		instead := f.Bool("instead", false, "in place of the pause that stands, if one does")
 		f.Check(func() error {
-			if strings.TrimSpace(r.Why) == "" && (f.Changed("why") || f.Changed("for") || *instead) {
-				return command.Usagef("--why is missing: say why consuming is to be paused")
-			}
-			return nil
+			return command.RefuseIf(strings.TrimSpace(r.Why) == "" && (f.Changed("why") || f.Changed("for") || *instead),
+				"--why is missing: say why consuming is to be paused")
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			now, err := c.Acts.Paused(ctx)

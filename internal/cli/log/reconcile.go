@@ -45,29 +45,25 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 		noStock := f.Bool("no-stock", false, "leave the reservations out")
 		file := f.String("expected", "", "say where the messages are that the SELECT in this file names, and no more")
 		publish := f.Bool("publish", false, "with --expected: put what was never seen into the outbox")
-		limit := f.Limit(20, "show at most so many of a kind; 0: all. Without --expected -o json has all")
+		var limit int
+		f.Limit(&limit, 20, "show at most so many of a kind; 0: all. Without --expected -o json has all")
 		f.Check(func() error {
-			switch {
-			case o.Overdue <= 0:
-				return command.Usagef("--overdue %v must be more than 0", o.Overdue)
-			case o.Force && !o.Adopt && !*publish:
-				return command.Usagef("--force goes with --adopt or --publish")
-			case *publish && *file == "", *file != "" && (o.Adopt || o.Republish):
-				return command.Usagef("--publish goes with --expected; that excludes --adopt and --republish")
-			}
-			return nil
+			return cmp.Or(command.RefuseIf(o.Overdue <= 0, "--overdue %v must be more than 0", o.Overdue),
+				command.RefuseIf(o.Force && !o.Adopt && !*publish, "--force goes with --adopt or --publish"),
+				command.RefuseIf(*publish && *file == "" || *file != "" && (o.Adopt || o.Republish), "--publish goes with "+
+					"--expected; that excludes --adopt and --republish"))
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			o.By = cmp.Or(o.By, command.Person())
 			if *file != "" {
-				return expected(ctx, c, *file, o.By, *why, operator.Expectation{Publish: *publish, Force: o.Force, Keep: *limit})
+				return expected(ctx, c, *file, o.By, *why, operator.Expectation{Publish: *publish, Force: o.Force, Keep: limit})
 			}
 			report, err := reconcile(ctx, c, o, *noStock, *why)
 			if err != nil && len(report.Findings) == 0 {
 				return err
 			}
 			printErr := c.Print(withCommands(report, c.Program, time.Now()), func(p *command.Page) {
-				writeReport(p, report, *limit, c.Program)
+				writeReport(p, report, limit, c.Program)
 			})
 			return errors.Join(printErr, c.Hinted(err), reportError(report))
 		}

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,14 +41,10 @@ var moveCommand = command.Command{
 			"exchange; without it they are unidentified")
 		f.BoolVar(&o.Follow, "follow", false, "go on when the queue is empty, until interrupted")
 		f.Check(func() error {
-			switch {
-			case o.From == "":
-				return command.Usagef("--from is missing: name the queue to take messages from")
-			case o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9):
-				return command.Usagef("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
-			}
 			o.Tag = *tag
-			return nil
+			return cmp.Or(command.RefuseIf(o.From == "", "--from is missing: name the queue to take messages from"),
+				command.RefuseIf(o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9), "--rate %v: want 0, or %v and more "+
+					"messages per second", o.Rate, shovel.MinRate))
 		})
 		return func(ctx context.Context, c *command.Call) error { return move(ctx, c, o) }
 	},

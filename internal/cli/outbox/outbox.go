@@ -3,6 +3,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,18 +31,13 @@ func conditions(f *command.Flags) *outbox.Filter {
 	filter := new(outbox.Filter)
 	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
 	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
-	state := command.One(f, "state", "choose by how they stand: ", outbox.States())
-	since, until := f.Span("choose those parked, or else not taken, or else put since then: a time like "+
+	command.One(f, &filter.State, "state", "choose by how they stand: ", outbox.States())
+	f.Span(&filter.Since, &filter.Until, "choose those parked, or else not taken, or else put since then: a time like "+
 		"2026-11-21T08:00:00Z, or a duration like 24h", "choose those from before then, said as for --since")
 	f.Check(func() error {
-		filter.State, filter.Since, filter.Until = outbox.State(*state), *since, *until
-		if err := filter.Check(); err != nil {
-			return command.Usagef("%w", err)
-		}
-		if slices.Contains(filter.Keys, "") {
-			return command.Usagef("--key is empty")
-		}
-		return nil
+		err := filter.Check()
+		return cmp.Or(command.RefuseIf(err != nil, "%w", err), command.RefuseIf(slices.Contains(filter.Keys, ""),
+			"--key is empty"))
 	})
 	return filter
 }
@@ -163,13 +159,8 @@ func changeCommand(kind operator.Kind) command.Command {
 		}
 		f.Check(func() error {
 			r.Filter = *filter
-			if *dryRun && r.Why == "" {
-				return nil
-			}
-			if err := r.Check(); err != nil {
-				return command.Usagef("%w", err)
-			}
-			return nil
+			err := r.Check()
+			return command.RefuseIf(err != nil && (!*dryRun || r.Why != ""), "%w", err)
 		})
 		return func(ctx context.Context, c *command.Call) error {
 			rows, err := open(ctx, c)

@@ -53,10 +53,7 @@ With --status: show what is there and what is missing, change nothing, and exit 
 		alone := f.Bool("outbox", false, "only the table of the outbox")
 		old := takenOver(f, status)
 		f.Check(func() error {
-			if *alone && old.From != "" {
-				return command.Usagef("--outbox and --from do not go together")
-			}
-			return nil
+			return command.RefuseIf(*alone && old.From != "", "--outbox and --from do not go together")
 		})
 		return func(ctx context.Context, c *command.Call) (err error) {
 			var asks []string
