@@ -39,17 +39,26 @@ func TestPromtoolAcceptsTheRules(t *testing.T) {
 	promtool(t, "check", "rules", alertsFile, rulesFile)
 }
 
-// Each alert fires after its time for what it is meant for, with its labels and annotations, and not for what is
-// sound.
+// fixed are annotations that are the same whatever is wrong: the unit tests would only repeat them.
+var fixed = regexp.MustCompile(`(?m)^ {10}(summary|description|runbook_url): [^{\n]*\n`)
+
+// Each alert fires after its time for what it is meant for, with its labels and what its annotations say of these, and
+// not for what is sound.
 func TestPromtoolRunsTheUnitTestsOfTheAlerts(t *testing.T) {
 	text := read(t, unitTests)
 	for _, alert := range alertNames(t) {
-		assert.Has(t, text, "alertname: "+alert+"\n", "%s has no unit test of %s", unitTests, alert)
+		assert.Has(t, text, "alertname: "+alert+", exp_alerts: []", "%s has no unit test of %s", unitTests, alert)
 	}
 	if os.Getenv("ROLLBACKD_TEST_PROMETHEUS") == "" {
 		t.Skip("it takes eleven seconds of processor time: make test-prometheus runs it")
 	}
-	promtool(t, "test", "rules", unitTests)
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		alertsFile: fixed.ReplaceAllString(read(t, alertsFile), ""), rulesFile: read(t, rulesFile), unitTests: text,
+	} {
+		write(t, filepath.Join(dir, filepath.Base(path)), text)
+	}
+	promtool(t, "test", "rules", filepath.Join(dir, filepath.Base(unitTests)))
 }
 
 // A rule is known by no job's name, which is somebody else's choice.
