@@ -63,20 +63,11 @@ networkPolicy: {egress: [{ports: [{port: 443, protocol: TCP}]}]}
 
 func (v values) tree(t *testing.T) (tree map[string]any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(v), &tree); err != nil {
-		t.Fatal(err)
-	}
+	must(0, yaml.Unmarshal([]byte(v), &tree))(t)
 	return tree
 }
 
-func loaded(t *testing.T) *chart.Chart {
-	t.Helper()
-	c, err := loader.Load(chartFolder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
+func loaded(t *testing.T) *chart.Chart { t.Helper(); return must(loader.Load(chartFolder))(t) }
 
 // rendered is what `helm install shop` would send, by templates; unchecked values need not keep to the schema.
 func rendered(t *testing.T, tree map[string]any, unchecked bool) (map[string]string, error) {
@@ -94,12 +85,8 @@ func rendered(t *testing.T, tree map[string]any, unchecked bool) (map[string]str
 // objects are those of a release by kind and name, decoded with no room for a field that their types do not have.
 func objects(t *testing.T, v values) map[string]runtime.Object {
 	t.Helper()
-	texts, err := rendered(t, v.tree(t), false)
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]runtime.Object{}
-	for path, text := range texts {
+	for path, text := range must(rendered(t, v.tree(t), false))(t) {
 		if filepath.Ext(path) != ".yaml" {
 			continue
 		}
@@ -123,9 +110,7 @@ func decode(t *testing.T, document string) (runtime.Object, error) {
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, batch.AddToScheme, core.AddToScheme,
 		network.AddToScheme, policy.AddToScheme, keda.AddToScheme, monitoring.AddToScheme} {
-		if err := add(known); err != nil {
-			t.Fatal(err)
-		}
+		must(0, add(known))(t)
 	}
 	codecs := serializer.NewCodecFactory(known, serializer.EnableStrict)
 	object, kind, err := codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
@@ -218,10 +203,7 @@ func TestEachValueIsUsedAndChecked(t *testing.T) {
 	for _, path := range paths {
 		changed := false
 		for _, v := range []values{everything, least} { // with KEDA nobody else says how many daemons there are
-			before, err := rendered(t, v.tree(t), false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := must(rendered(t, v.tree(t), false))(t)
 			for _, other := range []any{"another", 7, false, []any{map[string]any{"another": "one"}},
 				map[string]any{"another": "one"}} {
 				after, err := rendered(t, set(v.tree(t), other, path...), true)
@@ -284,9 +266,7 @@ func TestPodsGetAGoodConfiguration(t *testing.T) {
 		"mysql-dsn": "rollbackd:password@tcp(mysql:3306)/shop", "redis-url": "redis://:password@redis:6379/0"}
 	dir := t.TempDir()
 	for name, value := range held {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(0, os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600))(t)
 	}
 	const longer = "\nsettings: {ROLLBACKD_DRAIN_TIMEOUT: 1m30.5s, ROLLBACKD_LANES: '8'}"
 	for _, v := range []values{least, everything, everything + longer} {

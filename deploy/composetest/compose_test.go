@@ -25,15 +25,8 @@ var (
 // project loads compose.yaml with its schema, interpolation and consistency checks, and no variables but those given.
 func project(t *testing.T, env ...string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"../compose.yaml"}, cli.WithEnv(env), cli.WithProfiles(profiles))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := options.LoadProject(context.WithoutCancel(t.Context()))
-	if err != nil {
-		t.Fatalf("load compose.yaml: %v", err)
-	}
-	return p
+	options := must(cli.NewProjectOptions([]string{"../compose.yaml"}, cli.WithEnv(env), cli.WithProfiles(profiles)))(t)
+	return must(options.LoadProject(context.WithoutCancel(t.Context())))(t)
 }
 
 func service(t *testing.T, p *types.Project, name string) types.ServiceConfig {
@@ -56,66 +49,53 @@ func environ(s types.ServiceConfig) []string {
 	return env
 }
 
+// Each container of ours has settings that the program accepts, with the servers and logins that the project makes, and
+// the time that its drain may take.
 func TestContainersGetAGoodConfiguration(t *testing.T) {
 	for _, env := range [][]string{nil, {"RABBITMQ_PASSWORD=abc123", "MYSQL_PASSWORD=def456",
 		"ADMIN_TOKEN=a-long-random-word"}} {
+		p := project(t, env...)
+		rabbit, mysql := service(t, p, "rabbitmq").Environment, service(t, p, "mysql").Environment
+		if len(env) > 0 && (*rabbit["RABBITMQ_DEFAULT_PASS"] != "abc123" || *mysql["MYSQL_PASSWORD"] != "def456") {
+			t.Error("the servers do not have the passwords of the environment")
+		}
 		for _, name := range ours {
-			s := service(t, project(t, env...), name)
+			s := service(t, p, name)
 			settings := accepted(t, name, environ(s))
 			if handler := settings["ROLLBACKD_HANDLER"]; !slices.Equal(s.Profiles, []string{handler}) {
 				t.Errorf("%s has the handler %s, and the profiles %v", name, handler, s.Profiles)
 			}
-			if text := strings.Join(environ(s), " "); len(env) > 0 && (!strings.Contains(text, ":abc123@") ||
-				!strings.Contains(text, ":def456@")) {
-				t.Errorf("%s does not use the passwords of the environment", name)
+			for variable, part := range map[string]string{
+				"ROLLBACKD_AMQP_URL": *rabbit["RABBITMQ_DEFAULT_USER"] + ":" + *rabbit["RABBITMQ_DEFAULT_PASS"] +
+					"@rabbitmq:5672/",
+				"ROLLBACKD_MYSQL_DSN": *mysql["MYSQL_USER"] + ":" + *mysql["MYSQL_PASSWORD"] + "@tcp(mysql:3306)/" +
+					*mysql["MYSQL_DATABASE"],
+				"ROLLBACKD_REDIS_URL": "redis://redis:6379/",
+			} {
+				if value := s.Environment[variable]; value == nil || !strings.Contains(*value, part) {
+					t.Errorf("%s of %s does not have %s", variable, name, part)
+				}
+			}
+			if strings.HasPrefix(name, "rollbackd") {
+				if s.StopGracePeriod == nil {
+					t.Fatalf("%s has no stop_grace_period", name)
+				}
+				enough(t, name, time.Duration(*s.StopGracePeriod), settings)
 			}
 		}
-	}
-}
-
-func TestDaemonUsesTheServersOfTheProject(t *testing.T) {
-	p := project(t)
-	for _, name := range ours {
-		usesTheServers(t, p, service(t, p, name).Environment)
-	}
-}
-
-func usesTheServers(t *testing.T, p *types.Project, env types.MappingWithEquals) {
-	t.Helper()
-	for variable, part := range map[string]string{
-		"ROLLBACKD_AMQP_URL": "@rabbitmq:5672/", "ROLLBACKD_MYSQL_DSN": "@tcp(mysql:3306)/",
-		"ROLLBACKD_REDIS_URL": "redis://redis:6379/",
-	} {
-		if value := env[variable]; value == nil || !strings.Contains(*value, part) {
-			t.Errorf("%s does not name %s", variable, part)
-		}
-	}
-	rabbit, mysql := service(t, p, "rabbitmq").Environment, service(t, p, "mysql").Environment
-	if login := *rabbit["RABBITMQ_DEFAULT_USER"] + ":" + *rabbit["RABBITMQ_DEFAULT_PASS"] +
-		"@"; !strings.Contains(*env["ROLLBACKD_AMQP_URL"], login) {
-		t.Error("the daemon's login is not the one that RabbitMQ makes")
-	}
-	if dsn := *mysql["MYSQL_USER"] + ":" + *mysql["MYSQL_PASSWORD"] + "@tcp(mysql:3306)/" +
-		*mysql["MYSQL_DATABASE"]; *env["ROLLBACKD_MYSQL_DSN"] != dsn {
-		t.Error("the daemon's login or schema is not the one that MySQL makes")
 	}
 }
 
 func TestDaemonStartsAfterItsServersAndTheMigration(t *testing.T) {
 	p := project(t)
-	wanted := map[string]map[string]string{}
+	const healthy, done = types.ServiceConditionHealthy, types.ServiceConditionCompletedSuccessfully
+	wanted := map[string]map[string]string{"tables-sql": {"mysql": healthy}}
 	for profile, name := range daemons {
 		migrate := "migrate" + strings.TrimPrefix(name, "rollbackd")
-		wanted[migrate] = map[string]string{
-			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy,
-		}
-		wanted[name] = map[string]string{
-			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy,
-			"redis": types.ServiceConditionHealthy, migrate: types.ServiceConditionCompletedSuccessfully,
-		}
+		wanted[migrate] = map[string]string{"rabbitmq": healthy, "mysql": healthy}
+		wanted[name] = map[string]string{"rabbitmq": healthy, "mysql": healthy, "redis": healthy, migrate: done}
 		if profile == "sql" {
-			wanted[name]["tables-sql"] = types.ServiceConditionCompletedSuccessfully
-			wanted["tables-sql"] = map[string]string{"mysql": types.ServiceConditionHealthy}
+			wanted[name]["tables-sql"] = done
 		}
 	}
 	for name, want := range wanted {
@@ -124,59 +104,64 @@ func TestDaemonStartsAfterItsServersAndTheMigration(t *testing.T) {
 			if got := dependencies[other].Condition; got != condition {
 				t.Errorf("%s waits for %s until %q, want %q", name, other, got, condition)
 			}
-			if condition == types.ServiceConditionHealthy && service(t, p, other).HealthCheck == nil {
+			if condition == healthy && service(t, p, other).HealthCheck == nil {
 				t.Errorf("%s has no health check, so %s would wait for ever", other, name)
 			}
 		}
 	}
 }
 
-func TestImageIsBuiltFromTheRepository(t *testing.T) {
+// The program's containers are built from the repository and may do little.
+func TestOurContainersAreBuiltHereAndMayDoLittle(t *testing.T) {
+	p := project(t)
 	for _, name := range ours {
-		build := service(t, project(t), name).Build
-		if build == nil {
+		s := service(t, p, name)
+		if s.Build == nil {
 			t.Fatalf("%s is not built", name)
 		}
-		if _, err := os.Stat(filepath.Join(build.Context, "go.mod")); err != nil {
-			t.Errorf("%s: build context is not the repository's root: %v", name, err)
+		for _, file := range []string{"go.mod", s.Build.Dockerfile} {
+			must(os.Stat(filepath.Join(s.Build.Context, file)))(t)
 		}
-		if _, err := os.Stat(filepath.Join(build.Context, build.Dockerfile)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestOurContainersMayDoLittle(t *testing.T) {
-	for _, name := range ours {
-		s := service(t, project(t), name)
 		if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s may write its file system or gain rights", name)
 		}
 	}
 }
 
-func TestDaemonStopsAfterItsDrain(t *testing.T) {
-	for _, name := range daemons {
-		s := service(t, project(t), name)
-		if s.StopGracePeriod == nil {
-			t.Fatalf("%s has no stop_grace_period", name)
+// Given the three handlers, then each has a profile with one daemon, the servers have none, and the daemons of two
+// profiles cannot run beside each other: they would take each other's messages. Ports are published to the loopback
+// address alone, and the files that containers see of this repository are there, and read-only.
+func TestEachHandlerHasAProfileOfItsOwn(t *testing.T) {
+	p := project(t)
+	published, mounted := 0, 0
+	for name, s := range p.Services {
+		server := slices.Contains([]string{"rabbitmq", "mysql", "redis"}, name)
+		if server != (len(s.Profiles) == 0) || !server && !slices.Contains(profiles, s.Profiles[0]) || len(s.Profiles) > 1 {
+			t.Errorf("%s has the profiles %v", name, s.Profiles)
 		}
-		enough(t, "compose.yaml", time.Duration(*s.StopGracePeriod), accepted(t, name, environ(s)))
-	}
-}
-
-func TestPortsArePublishedToLoopbackOnly(t *testing.T) {
-	published := 0
-	for name, s := range project(t).Services {
 		for _, port := range s.Ports {
 			published++
 			if port.HostIP != "127.0.0.1" {
 				t.Errorf("%s publishes %s to %q", name, port.Published, port.HostIP)
 			}
 		}
+		for _, v := range s.Volumes {
+			if v.Type == types.VolumeTypeBind {
+				mounted++
+				if _, err := os.Stat(v.Source); err != nil || !v.ReadOnly {
+					t.Errorf("%s mounts %s, read-only %v: %v", name, v.Source, v.ReadOnly, err)
+				}
+			}
+		}
 	}
-	if published == 0 {
-		t.Error("no port is published")
+	if published == 0 || mounted < 4 {
+		t.Errorf("%d ports are published, %d files are mounted", published, mounted)
+	}
+	for profile, name := range daemons {
+		s := service(t, p, name)
+		if !slices.Equal(s.Profiles, []string{profile}) || len(s.Ports) != 1 || s.Ports[0].Published != "8080" {
+			t.Errorf("%s has the profiles %v and the ports %v, want %s and 8080", name, s.Profiles, s.Ports, profile)
+		}
 	}
 }
 
@@ -191,49 +176,6 @@ func TestDurableDataLivesInVolumes(t *testing.T) {
 	}
 	if service(t, p, "rabbitmq").Hostname == "" {
 		t.Error("rabbitmq has no fixed host name: its data belongs to the node's name")
-	}
-}
-
-// Given the three handlers, then each has a profile with one daemon, the servers have none, and the daemons of two
-// profiles cannot run beside each other: they would take each other's messages.
-func TestEachHandlerHasAProfileOfItsOwn(t *testing.T) {
-	p := project(t)
-	for name, s := range p.Services {
-		switch name {
-		case "rabbitmq", "mysql", "redis":
-			if len(s.Profiles) > 0 {
-				t.Errorf("%s starts with %v only", name, s.Profiles)
-			}
-		default:
-			if len(s.Profiles) != 1 || !slices.Contains(profiles, s.Profiles[0]) {
-				t.Errorf("%s has the profiles %v, want one of %v", name, s.Profiles, profiles)
-			}
-		}
-	}
-	for profile, name := range daemons {
-		s := service(t, p, name)
-		if !slices.Equal(s.Profiles, []string{profile}) || len(s.Ports) != 1 || s.Ports[0].Published != "8080" {
-			t.Errorf("%s has the profiles %v and the ports %v, want %s and 8080", name, s.Profiles, s.Ports, profile)
-		}
-	}
-}
-
-// Given the files and folders of this repository that containers see, then they are there.
-func TestMountedFilesAreThere(t *testing.T) {
-	mounted := 0
-	for name, s := range project(t).Services {
-		for _, v := range s.Volumes {
-			if v.Type != types.VolumeTypeBind {
-				continue
-			}
-			mounted++
-			if _, err := os.Stat(v.Source); err != nil || !v.ReadOnly {
-				t.Errorf("%s mounts %s, read-only %v: %v", name, v.Source, v.ReadOnly, err)
-			}
-		}
-	}
-	if mounted < 4 {
-		t.Errorf("only %d files are mounted", mounted)
 	}
 }
 
@@ -263,11 +205,8 @@ func TestForeignImagesArePinned(t *testing.T) {
 		}
 		used[s.Image[:strings.Index(s.Image, "@")]] = s.Image
 	}
-	dockerfile, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := regexp.MustCompile(`(?m)^FROM (?:--platform=\S+ )?(\S+)`).FindAllStringSubmatch(string(dockerfile), -1)
+	dockerfile := string(must(os.ReadFile("../Dockerfile"))(t))
+	from := regexp.MustCompile(`(?m)^FROM (?:--platform=\S+ )?(\S+)`).FindAllStringSubmatch(dockerfile, -1)
 	if len(from) != 2 || !digest.MatchString(from[0][1]) || from[1][1] != "scratch" {
 		t.Fatalf("the Dockerfile builds from %v, want a pinned image and scratch", from)
 	}
@@ -278,22 +217,19 @@ func TestForeignImagesArePinned(t *testing.T) {
 
 // Given the daemons, then Docker asks each with its own binary, which is all that its image has.
 func TestDaemonsAreAskedByTheirOwnBinary(t *testing.T) {
+	p := project(t)
 	for _, name := range daemons {
-		s := service(t, project(t), name)
-		if s.HealthCheck == nil {
-			t.Errorf("%s is asked by nobody", name)
+		s := service(t, p, name)
+		if s.HealthCheck == nil ||
+			!slices.Equal(s.HealthCheck.Test, []string{"CMD", "/usr/bin/rollbackd", "probe", "--ready"}) {
+			t.Errorf("%s is asked by %v", name, s.HealthCheck)
 			continue
 		}
-		test := []string(s.HealthCheck.Test)
-		if !slices.Equal(test, []string{"CMD", "/usr/bin/rollbackd", "probe", "--ready"}) {
-			t.Errorf("%s is asked by %v", name, test)
-			continue
-		}
-		ask := exec.CommandContext(t.Context(), program, test[2:]...)
+		ask := exec.CommandContext(t.Context(), program, s.HealthCheck.Test[2:]...)
 		ask.Env = append(environ(s), "ROLLBACKD_HTTP_ADDR=127.0.0.1:1")
 		out, err := ask.CombinedOutput()
 		if code := ask.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "no daemon answers") {
-			t.Errorf("%v without a daemon: exit %d, %v, %s", test, code, err, out)
+			t.Errorf("%v without a daemon: exit %d, %v, %s", ask.Args, code, err, out)
 		}
 	}
 }

@@ -36,6 +36,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// must is a value that there is no error with.
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
 // accepted fails the test unless the program takes env as its configuration without a warning. It returns the settings
 // in effect, secrets masked.
 func accepted(t *testing.T, what string, env []string) map[string]string {
@@ -47,9 +58,7 @@ func accepted(t *testing.T, what string, env []string) map[string]string {
 		t.Fatalf("%s: the configuration is refused or doubted: %v\n%s", what, err, stderr.String())
 	}
 	var list []struct{ Name, Value string }
-	if err := json.Unmarshal(stdout.Bytes(), &list); err != nil {
-		t.Fatal(err)
-	}
+	must(0, json.Unmarshal(stdout.Bytes(), &list))(t)
 	settings := make(map[string]string)
 	for _, s := range list {
 		settings[s.Name] = s.Value
@@ -60,10 +69,7 @@ func accepted(t *testing.T, what string, env []string) map[string]string {
 // enough fails the test unless a stop that waits for grace lets the drain of settings end.
 func enough(t *testing.T, what string, grace time.Duration, settings map[string]string) {
 	t.Helper()
-	drain, err := time.ParseDuration(settings["ROLLBACKD_DRAIN_TIMEOUT"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	drain := must(time.ParseDuration(settings["ROLLBACKD_DRAIN_TIMEOUT"]))(t)
 	if grace < drain+5*time.Second {
 		t.Errorf("%s waits %v for a stop, want at least 5s more than the drain's %v", what, grace, drain)
 	}
