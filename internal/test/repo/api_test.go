@@ -24,11 +24,16 @@ var released = flag.Bool("released", false, "take the Go API as it is now for th
 const lastAPI = "internal/test/repo/testdata/api.txt"
 
 // Given the Go API of the last release, then what this one breaks of it stands under Unreleased in CHANGELOG.md by its
-// name, as `consumer.Open`.
+// name, as `consumer.Open`. It asks no program outside this module for what that cannot name.
 func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 	now := apiOf(t)
 	if len(now) < 500 {
 		t.Errorf("only %d things are exported: does this test still look at the right ones?", len(now))
+	}
+	for _, line := range now {
+		if strings.Contains(line, "internal/") {
+			t.Errorf("an internal type stands in a public signature: %s", line)
+		}
 	}
 	if *released {
 		require.OK(t, os.WriteFile(filepath.Join(root(t), lastAPI), []byte(strings.Join(now, "\n")+"\n"), 0o600))
@@ -97,21 +102,26 @@ func apiOf(t *testing.T) (lines []string) {
 			paths = append(paths, p.ImportPath)
 		}
 	}
-	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-export", "-f",
-		"{{.ImportPath}} {{.Export}}"}, paths...)...)
-	list.Dir = root(t)
-	made := map[string]string{}
-	for line := range strings.Lines(string(require.Get(list.Output())(t))) {
-		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		made[path] = file
-	}
-	open := func(path string) (io.ReadCloser, error) { return os.Open(made[path]) }
-	imports := importer.ForCompiler(token.NewFileSet(), "gc", open)
+	imports := compiled(t, token.NewFileSet(), paths...)
 	for _, path := range paths {
 		lines = append(lines, exported(require.Get(imports.Import(path))(t))...)
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// compiled imports packages, and what they need, from the compiler's own files of them.
+func compiled(t *testing.T, set *token.FileSet, paths ...string) types.Importer {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-export", "-f",
+		"{{.ImportPath}} {{.Export}}"}, paths...)...)
+	list.Dir, list.Stderr = root(t), os.Stderr
+	made := map[string]string{}
+	for line := range strings.Lines(string(require.Get(list.Output())(t))) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		made[path] = file
+	}
+	return importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(made[path]) })
 }
 
 // exported has a line for each thing of a package that a program of others can rely on, its name first.

@@ -2,17 +2,11 @@ package repo
 
 import (
 	"go/ast"
-	"go/importer"
-	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -21,7 +15,7 @@ import (
 // Given the files of package consumer, when a function of one uses a function of another, then no function of that one
 // uses one of the first, directly or through others: who reads the engine from top to bottom is never sent back up.
 func TestNoFileOfTheEngineCallsOneThatCallsIt(t *testing.T) {
-	calls := callsBetweenFiles(t, "./consumer")
+	calls := callsBetweenFiles(t, "consumer")
 	if n := len(calls["life.go"]); n < 5 {
 		t.Fatalf("life.go calls functions of %d other files, which cannot be", n)
 	}
@@ -47,27 +41,16 @@ func TestNoFileOfTheEngineCallsOneThatCallsIt(t *testing.T) {
 // each pair, with who uses it.
 func callsBetweenFiles(t *testing.T, path string) map[string]map[string]string {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f",
-		"{{.ImportPath}} {{.Export}} {{.Dir}} {{join .GoFiles \",\"}}", path)
-	list.Dir, list.Stderr = top(), os.Stderr
-	out := require.Get(list.Output())(t)
-	exports := map[string]string{}
-	var last []string // the package itself comes behind what it needs
-	for line := range strings.Lines(string(out)) {
-		last = strings.Fields(line)
-		exports[last[0]] = last[1]
-	}
 	fset := token.NewFileSet()
 	var files []*ast.File
-	for name := range strings.SplitSeq(last[3], ",") {
-		file := require.Get(parser.ParseFile(fset, filepath.Join(last[2], name), nil, parser.SkipObjectResolution))(t)
-		files = append(files, file)
+	for _, p := range packages(t) {
+		if p.path() == path {
+			files = parse(t, fset, p)
+		}
 	}
 	found := types.Info{Uses: map[*ast.Ident]types.Object{}}
-	check := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
-	})}
-	pkg := require.Get(check.Check(last[0], fset, files, &found))(t)
+	check := types.Config{Importer: compiled(t, fset, module+path)}
+	pkg := require.Get(check.Check(module+path, fset, files, &found))(t)
 	calls := map[string]map[string]string{}
 	for used, object := range found.Uses {
 		f, ok := object.(*types.Func)

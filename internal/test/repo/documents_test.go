@@ -24,25 +24,20 @@ func TestSettingsPageHoldsTheTable(t *testing.T) {
 		config.Markdown())
 }
 
-func TestThePagesShowTheExamples(t *testing.T) {
+// shows stands above a block that is a file's text, which is tested where it is.
+var shows = regexp.MustCompile("(?m)^<!-- (?:program|example|diagram): (\\S+) -->\n```\\w+\n")
+
+func TestThePagesShowTheFilesThatAreTested(t *testing.T) {
 	want := between(t, "consumer/example_test.go", "func ExampleRun() {\n", "\n}\n")
 	generated(t, "README.md", "```go\n", "```", strings.ReplaceAll(strings.TrimPrefix(want, "\t"), "\n\t", "\n")+"\n")
-	for _, name := range []string{"seats/main.go", "mails/main.go", "seats/main_test.go"} {
-		program := "deploy/examples/library/" + name
-		generated(t, "docs/library.md", "<!-- program: "+program+" -->\n```go\n", "```", read(t, program))
+	shown := 0
+	for _, page := range pages(t) {
+		for _, m := range shows.FindAllStringSubmatch(read(t, page), -1) {
+			shown++
+			generated(t, page, m[0], "```", read(t, m[1]))
+		}
 	}
-}
-
-func TestHandlersPageShowsTheExamplesThatAreTested(t *testing.T) {
-	for _, name := range []string{"order-state", "event"} {
-		example := "deploy/examples/sql/" + name + "/handler.sql"
-		generated(t, "docs/handlers.md", "<!-- example: "+example+" -->\n```sql\n", "```", read(t, example))
-	}
-}
-
-func TestAdoptingPageShowsTheScriptThatIsTested(t *testing.T) {
-	const script = "deploy/examples/job/publish-cancelled.sh"
-	generated(t, "docs/adopting.md", "<!-- example: "+script+" -->\n```sh\n", "```", read(t, script))
+	assert.AtLeast(t, shown, 7, "only files are shown")
 }
 
 func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
@@ -89,11 +84,6 @@ func TestOperationsPageHasEveryMetric(t *testing.T) {
 }
 
 var histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
-
-func TestArchitectureShowsTheTransitionsOfTheCode(t *testing.T) {
-	generated(t, "ARCHITECTURE.md", "<!-- diagram: dedup/testdata/diagram.mmd -->\n```mermaid\n", "```",
-		read(t, "dedup/testdata/diagram.mmd")) // which a test of dedup makes of the code
-}
 
 func TestArchitectureNamesEveryPackage(t *testing.T) {
 	page := read(t, "ARCHITECTURE.md")

@@ -1,16 +1,12 @@
 package repo
 
 import (
-	"errors"
 	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -66,63 +62,6 @@ func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
 			t.Errorf("README.md does not link %s", page)
 		}
 	}
-}
-
-// link finds the targets of Markdown links and pictures.
-var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
-	checked := 0
-	for _, page := range pages(t) {
-		for _, l := range prose(read(t, page)) {
-			for _, match := range link.FindAllStringSubmatch(l.text, -1) {
-				target := match[1]
-				if strings.Contains(target, "://") {
-					continue
-				}
-				checked++
-				file, anchor, _ := strings.Cut(target, "#")
-				if file = path.Join(path.Dir(page), file); strings.HasPrefix(target, "#") {
-					file = page
-				}
-				if _, err := os.Stat(filepath.Join(root(t), file)); errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("%s:%d links %s, which is not there", page, l.number, target)
-				} else if anchor != "" && !slices.Contains(anchors(read(t, file)), anchor) {
-					t.Errorf("%s:%d links %s, but %s has no such heading", page, l.number, target, file)
-				}
-			}
-		}
-	}
-	if checked < 10 {
-		t.Errorf("only %d links were found: does this test still look at the right thing?", checked)
-	}
-}
-
-// anchors are the names by which the headings of a page can be linked.
-func anchors(page string) (names []string) {
-	seen := map[string]int{}
-	for _, l := range prose(page) {
-		heading := strings.TrimLeft(l.text, "#")
-		if heading == l.text || !strings.HasPrefix(heading, " ") {
-			continue
-		}
-		name := strings.Map(func(r rune) rune {
-			switch {
-			case r == ' ':
-				return '-'
-			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
-				return unicode.ToLower(r)
-			}
-			return -1
-		}, strings.TrimSpace(heading))
-		if n := seen[name]; n > 0 {
-			names = append(names, name+"-"+string(rune('0'+n)))
-		} else {
-			names = append(names, name)
-		}
-		seen[name]++
-	}
-	return names
 }
 
 type textLine struct {
