@@ -56,13 +56,8 @@ func TestABadMinuteIsSeenADayLater(t *testing.T) {
 	k.usable("the charts of a day")
 	k.stands("the charts of a day")
 
-	at := ask[[]float64](k.tab, `(() => {
-		const bar = document.querySelector("#charts svg rect.r4");
-		bar.scrollIntoView({block: "center"});
-		const r = bar.getBoundingClientRect();
-		return [r.x + r.width / 2, r.y + r.height / 2];
-	})()`)
-	k.do(chromedp.MouseEvent(chromedp.MouseMoved, at[0], at[1]))
+	x, y := k.middle(`document.querySelector("#charts svg rect.r4")`)
+	k.do(chromedp.MouseEvent(chromedp.MouseMoved, x, y))
 	k.until("the pointer is told what died", `Array.from(document.querySelectorAll("#charts .hint text"))
 		.filter(e => getComputedStyle(e).display !== "none").map(e => e.textContent).join().includes("16 dead: 3 malformed")`)
 

@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -9,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -82,8 +83,8 @@ func kind(u *url.URL) string {
 }
 
 // Given letters of all reasons, most of them hostile, and acts with hostile words, then every page that a link leads
-// to opens without an error in the console, a dialog, a script that was run, or a request to anybody else; it fits on
-// wide and narrow screens, and axe-core finds nothing in it, light and dark.
+// to opens without an error in the console, a dialog, a script that was run, or a request to anybody else; it says that
+// consuming is paused, until somebody resumes, fits on wide and narrow screens, and axe-core finds nothing in it.
 func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	t.Parallel()
 	w, b := newWorld(t, "ROLLBACKD_OUTBOX=on"), newTab(t)
@@ -104,7 +105,9 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	b.open(w.at + "/reconcile")
 	b.click("Compare now")
 	b.shows("released without success")
-	b.open(w.at + "/pause")
+	b.open(w.at + "/")
+	b.click("Pause")
+	b.shows("Consuming is not paused by anybody.")
 	b.do(chromedp.SetValue(chromedp.CSS("#why"), hostile+strings.Repeat("w", 100)))
 	b.click("Pause consuming")
 	b.shows("Consuming is paused for the whole fleet")
@@ -125,13 +128,13 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		kinds[kind(u)]++
 		where := strings.TrimPrefix(address, w.at)
 		b.open(address)
-		b.stands(where)
+		if u.Path != basePath+"/sign-in" {
+			b.shows("Consuming is paused for the whole fleet")
+		}
+		b.fits(where)
 		if kinds[kind(u)] <= mostAsked {
 			b.usable(where)
 		}
-		b.do(chromedp.EmulateViewport(narrow, high))
-		b.stands(fmt.Sprintf("%s at a width of %d", where, narrow))
-		b.do(chromedp.EmulateViewport(wide, high))
 		b.quiet()
 		for _, to := range ask[[]string](b, `Array.from(document.querySelectorAll("a[href]"), a => a.href)`) {
 			to, _, _ = strings.Cut(to, "#")
@@ -158,6 +161,15 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		return
 	}
 	w.staysHarmless(b)
+	b.open(w.at + "/")
+	b.click("Resume or change it")
+	b.click("Resume consuming")
+	b.until("the answer is there", `!location.pathname.endsWith("/pause") ||
+		document.body.innerText.includes("is not paused")`)
+	b.open(w.at + "/pause")
+	b.shows("Consuming is not paused by anybody.")
+	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"), 1,
+		"pauses are noted")
 }
 
 // staysHarmless holds that hostile text does nothing either when a script puts it into an open page.
@@ -176,11 +188,28 @@ func (w *world) staysHarmless(b *tab) {
 	}
 }
 
-// Given addresses that show nothing, then their pages say so, fit, and are usable.
+// Given a daemon, then a browser is led to the sign-in, a wrong token is refused there, and the right one leads to the
+// overview, light or dark; of addresses that show nothing their pages say so. All fit, and are usable.
 func TestPagesThatSayWhatIsWrongAreUsable(t *testing.T) {
 	t.Parallel()
 	w, b := newWorld(t), newTab(t)
+	b.open(w.at + "/")
+	b.shows("Sign in")
+	b.stands("the sign-in")
+	b.do(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"+kb.Enter))
+	b.shows("This token is not one of those that are known here.")
+	if len(b.forgive("status of 401")) == 0 {
+		t.Error("Chromium does not tell of the refused token in its console")
+	}
 	w.signIn(b)
+	assert.Is(t, ask[string](b, "location.href"), w.at+"/", "the sign-in leads to")
+	const lightness = `getComputedStyle(document.body).backgroundColor.match(/\d+/g).reduce((a, x) => a + +x, 0)`
+	light := ask[int](b, lightness)
+	b.prefer("dark")
+	if dark := ask[int](b, lightness); light < 3*200 || dark > 3*50 {
+		t.Errorf("the sum of the background's red, green and blue is %d in light and %d in dark colours", light, dark)
+	}
+	b.prefer("light")
 	for path, want := range map[string]string{
 		"/nowhere" + strings.Repeat("wide", 100):   "There is no page",
 		"/message?key=" + url.QueryEscape(hostile): "knows no message",
@@ -192,9 +221,6 @@ func TestPagesThatSayWhatIsWrongAreUsable(t *testing.T) {
 		b.forgive("Failed to load resource: the server responded with a status of 4")
 		b.quiet()
 		b.usable(path)
-		b.stands(path)
-		b.do(chromedp.EmulateViewport(narrow, high))
-		b.stands(path + ", narrow")
-		b.do(chromedp.EmulateViewport(wide, high))
+		b.fits(path)
 	}
 }

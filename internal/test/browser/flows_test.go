@@ -52,17 +52,12 @@ func (w *world) cameBack(n, edited int) {
 		"reservations are released")
 }
 
-// at is where a link or button with this text is on the screen; it is scrolled there.
+// where is where a link or button with this text is on the screen.
 func (b *tab) where(text string) (x, y float64) {
 	b.t.Helper()
 	find := fmt.Sprintf(`Array.from(document.querySelectorAll("a, button")).find(e => e.innerText.trim() === %q)`, text)
 	b.until(fmt.Sprintf("there is %q to click on", text), find)
-	at := ask[[]float64](b, `(e => {
-		e.scrollIntoView({block: "center"});
-		const r = e.getBoundingClientRect();
-		return [r.x + r.width / 2, r.y + r.height / 2];
-	})(`+find+`)`)
-	return at[0], at[1]
+	return b.middle(find)
 }
 
 func (b *tab) click(text string) {
@@ -79,16 +74,13 @@ func TestADoubleClickActsOnce(t *testing.T) {
 	w.lateOrders("A-1")()
 	w.signIn(b)
 	b.open(w.at + "/letters/act?act=replay&key=rollback-A-1")
-	again := ask[string](b, `JSON.stringify(Array.from(new FormData(document.querySelector("main form"))))`)
+	again := b.form()
 	x, y := b.where("Replay this letter")
 	b.do(chromedp.MouseClickXY(x, y), chromedp.MouseClickXY(x, y, chromedp.ClickCount(2)))
 	b.until("the run is done", `document.querySelector(".tag")?.innerText === "done"`)
 	run := ask[string](b, "location.href")
-	led := ask[[]string](b, fmt.Sprintf(`(() => {
-		const send = () => fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))}).then(r => r.url);
-		return Promise.all([send(), send()]);
-	})()`, basePath+"/letters/act", again))
-	for _, to := range led {
+	twice := `Promise.all([` + sends(again) + `, ` + sends(again) + `].map(p => p.then(r => r.url)))`
+	for _, to := range ask[[]string](b, twice) {
 		assert.Is(t, to, run, "the same form leads to, not to")
 	}
 	b.mu.Lock()
@@ -101,6 +93,7 @@ func TestADoubleClickActsOnce(t *testing.T) {
 // keyboard is a person who has nothing else.
 type keyboard struct {
 	*tab
+	script                bool // scripts run in the pages
 	presses, typed, words int
 	// paced is set for one whose time counts: then each act takes as long as it takes a person.
 	paced bool
@@ -149,12 +142,12 @@ func (k *keyboard) write(text string) {
 
 // reads is a page that the walk comes to. The person reads its heading, and all of the parts that tell what he came
 // for. Before that axe-core finds nothing in it, which takes none of his time; it needs scripts.
-func (k *keyboard) reads(parts string, script bool) {
+func (k *keyboard) reads(parts string) {
 	k.t.Helper()
 	began, where := time.Now(), ask[string](k.tab, "location.pathname")
 	k.scripts(true)
 	k.usable(where)
-	k.scripts(script)
+	k.scripts(k.script)
 	k.stands(where)
 	k.aside += time.Since(began)
 	words := ask[int](k.tab, fmt.Sprintf(`Array.from(document.querySelectorAll(%q)).map(
@@ -219,10 +212,19 @@ func (k *keyboard) skip() {
 	k.until("the content has the focus", `document.activeElement.id === "main"`)
 }
 
-// comes waits for what an act comes to: its page says so by itself, and without a script once it is loaded again.
-func (k *keyboard) comes(text string, script bool) {
+// goes is a choice, and the key that takes it: then a page shows a text, of which the person reads some parts.
+func (k *keyboard) goes(to, key, shows, parts string) {
 	k.t.Helper()
-	if script {
+	k.tabTo(to)
+	k.press(key)
+	k.shows(shows)
+	k.reads(parts)
+}
+
+// comes waits for what an act comes to: its page says so by itself, and without a script once it is loaded again.
+func (k *keyboard) comes(text string) {
+	k.t.Helper()
+	if k.script {
 		k.shows(text)
 	}
 	for late := time.Now().Add(patience); !ask[bool](k.tab, fmt.Sprintf(`document.body.innerText.includes(%q)`, text)); {
@@ -231,6 +233,18 @@ func (k *keyboard) comes(text string, script bool) {
 		}
 		k.do(chromedp.Reload())
 	}
+}
+
+// finds looks for an order: what is known of it shows a text.
+func (k *keyboard) finds(order, shows, parts string) {
+	k.t.Helper()
+	k.tabTo("Message or order")
+	k.press(kb.Enter)
+	k.until("one may write the order at once", `document.activeElement.id === "sn"`)
+	k.write(order)
+	k.press(kb.Enter)
+	k.shows(shows)
+	k.reads(parts)
 }
 
 // Given an order whose letter names the wrong order, and three whose reservations came late, when a newcomer has the
@@ -243,7 +257,7 @@ func TestFiveTasksAreDoneByKeyboardInFourMinutes(t *testing.T) {
 	for name, script := range map[string]bool{"with script": true, "no script": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, k := newWorld(t, "ROLLBACKD_OUTBOX=on"), &keyboard{tab: newTab(t), paced: true}
+			w, k := newWorld(t, "ROLLBACKD_OUTBOX=on"), &keyboard{tab: newTab(t), paced: true, script: script}
 			mend := w.lateOrders("20261122-0301", "20261122-0302", "20261122-0303")
 			w.reserve(order, 1001, 2)
 			w.die(letter{key: order, body: `{"order_sn":"20261122-0070"}`, reason: dedup.ReasonExhausted})
@@ -251,111 +265,71 @@ func TestFiveTasksAreDoneByKeyboardInFourMinutes(t *testing.T) {
 			k.open(w.at + "/")
 			k.until("one may write the token at once", `document.activeElement.id === "token"`)
 			began := time.Now()
-			k.reads("label", script)
+			k.reads("label")
 			k.write(token)
 			k.press(kb.Enter)
 			k.shows("What needs a person")
-			if script {
-				k.shows("This page changes by itself.")
-			} else {
-				k.shows("Load the page again for newer figures.")
-			}
-			k.reads(".needs", script)
+			k.shows(map[bool]string{true: "This page changes by itself.", false: "Load the page again for newer figures."}[script])
+			k.reads(".needs")
 
-			k.tabTo("Message or order") // find
-			k.press(kb.Enter)
-			k.until("one may write the order at once", `document.activeElement.id === "sn"`)
-			k.reads("label", script)
-			k.write(order)
-			k.press(kb.Enter)
-			k.shows("all 3 attempts failed, the last one as in remark")
-			k.reads(".answer", script)
+			k.finds(order, "all 3 attempts failed, the last one as in remark", "label, .answer")
 			k.skip()
-			k.tabTo(order)
-			k.press(kb.Enter)
-			k.shows(`"20261122-0070"`)
-			k.reads("article pre", script)
+			k.goes(order, kb.Enter, `"20261122-0070"`, "article pre")
 
 			k.skip() // edit
-			k.tabTo("Edit it")
-			k.press(kb.Enter)
-			k.shows("An edited letter is a new message")
-			k.reads(".lead, textarea", script)
+			k.goes("Edit it", kb.Enter, "An edited letter is a new message", ".lead, textarea")
 			k.skip()
 			k.tabTo("Body")
 			for _, key := range []string{kb.End, kb.ArrowLeft, kb.ArrowLeft, kb.Backspace, kb.Backspace} {
 				k.press(key)
 			}
 			k.write("07")
-			k.tabTo("See what differs")
-			k.press(kb.Enter)
-			k.shows(`+   "order_sn": "20261122-0007"`)
+			k.goes("See what differs", kb.Enter, `+   "order_sn": "20261122-0007"`, "main > p, pre, form p")
 			k.shows("would be applied")
 			assert.Is(t, w.amount(1001), 5, "before the edited letter is sent of sku 1001 are on stock")
-			k.reads("main > p, pre, form p", script)
 			k.skip()
-			k.tabTo("End the letter and send this")
-			k.press(kb.Enter)
-			k.shows("sent in its place")
-			k.reads(".facts", script)
+			k.goes("End the letter and send this", kb.Enter, "sent in its place", ".facts")
 
 			mend() // somebody else's part: the shop writes what it forgot
 			k.tabTo("Dead letters")
 			k.press(kb.Enter)
 			k.shows("By failure")
-			k.comes("letters in all", script)
-			k.reads("#groups tbody", script)
+			k.comes("letters in all")
+			k.reads("#groups tbody")
 			k.skip()
-			k.tabTo(ask[string](k.tab, `document.querySelector("a[href*='/letters/groups/']").innerText`))
-			k.press(kb.Enter)
-			k.shows("The latest of them")
-			k.reads("#group .facts", script)
+			k.goes(ask[string](k.tab, `document.querySelector("a[href*='/letters/groups/']").innerText`), kb.Enter,
+				"The latest of them", "#group .facts")
 			k.skip()
-			k.tabTo("Replay or discard these letters")
-			k.press(kb.Enter)
-			k.shows("3 will run")
-			k.reads(".lead, tbody .tag", script)
+			k.goes("Replay or discard these letters", kb.Enter, "3 will run", ".lead, tbody .tag")
 
 			k.skip() // rehearse
 			k.tabTo("Rehearse these letters")
 			k.press(" ")
 			k.shows("rehearse by admin")
-			k.comes("What a replay would come to", script)
+			k.comes("What a replay would come to")
 			k.shows("stock_reservation")
-			k.reads("#run table", script)
+			k.reads("#run table")
 			assert.Is(t, w.count("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"), 1,
 				"after the rehearsal reservations are released")
 			k.skip()
-			k.tabTo("To the replay of these letters")
-			k.press(kb.Enter)
-			k.shows("3 will run")
-			k.reads(".lead", script)
+			k.goes("To the replay of these letters", kb.Enter, "3 will run", ".lead")
 
 			k.skip() // replay
 			k.tabTo("Replay these letters")
 			k.press(" ")
 			k.shows("replay by admin")
-			k.comes("What it came to", script)
+			k.comes("What it came to")
 			k.shows("applied\n3")
-			k.reads("#run h2 + .facts", script)
+			k.reads("#run h2 + .facts")
 
-			k.tabTo("Message or order") // prove
-			k.press(kb.Enter)
-			k.until("one may write the order at once", `document.activeElement.id === "sn"`)
-			k.write(order)
-			k.press(kb.Enter)
-			k.shows("was sent in its place.")
+			k.finds(order, "was sent in its place.", ".answer b, .notice") // prove
 			k.shows("It was sent in the place of")
-			k.reads(".answer b, .notice", script)
 			k.skip()
 			k.tabTo(order + "/edited-1")
 			k.press(kb.Enter)
 			k.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
-			k.reads(".answer, .notice", script)
-			k.tabTo("Acts") // and who did it, of all that was done
-			k.press(kb.Enter)
-			k.shows("3 replayed, 3 applied")
-			k.reads("#acts tbody", script)
+			k.reads(".answer, .notice")
+			k.goes("Acts", kb.Enter, "3 replayed, 3 applied", "#acts tbody") // and who did it, of all that was done
 			waited := time.Since(began) - k.aside - k.own
 			t.Logf("%v, and %v for the machine: %d presses of keys, %d characters typed, %d words read; axe-core has taken %v",
 				k.own.Round(time.Second), waited.Round(time.Second), k.presses, k.typed, k.words, k.aside.Round(time.Second))

@@ -1,13 +1,10 @@
 package browser
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // signIn signs in as a person does.
@@ -20,60 +17,6 @@ func (w *world) signInWith(b *tab, token string) {
 	b.shows("What needs a person")
 }
 
-// Given a daemon, then a browser is led to the sign-in, a wrong token is refused there, and the right one leads to the
-// overview, without an error in the console.
-func TestASignInLeadsToTheOverview(t *testing.T) {
-	t.Parallel()
-	w, b := newWorld(t), newTab(t)
-	b.open(w.at + "/")
-	b.shows("Sign in")
-	b.stands("the sign-in")
-	b.do(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"+kb.Enter))
-	b.shows("This token is not one of those that are known here.")
-	if len(b.forgive("status of 401")) == 0 {
-		t.Error("Chromium does not tell of the refused token in its console")
-	}
-	w.signIn(b)
-	b.stands("the overview")
-	const lightness = `getComputedStyle(document.body).backgroundColor.match(/\d+/g).reduce((a, x) => a + +x, 0)`
-	light := ask[int](b, lightness)
-	b.prefer("dark")
-	if dark := ask[int](b, lightness); light < 3*200 || dark > 3*50 {
-		t.Errorf("the sum of the background's red, green and blue is %d in light and %d in dark colours", light, dark)
-	}
-	assert.Is(t, ask[string](b, "location.href"), w.at+"/", "the sign-in leads to")
-}
-
-// Given somebody who pauses the fleet with hostile words, then every page says so, fits and is usable, until he
-// resumes.
-func TestAPauseIsSaidOnEveryPage(t *testing.T) {
-	t.Parallel()
-	w, b := newWorld(t), newTab(t)
-	w.signIn(b)
-	b.click("Pause")
-	b.shows("Consuming is not paused by anybody.")
-	b.do(chromedp.SetValue(chromedp.CSS("#why"), hostile))
-	b.click("Pause consuming")
-	b.shows("Consuming is paused for the whole fleet")
-	for _, path := range []string{"/", "/pause", "/letters", "/find", "/log"} {
-		b.open(w.at + path)
-		b.shows("Consuming is paused for the whole fleet")
-		b.stands(path)
-		b.do(chromedp.EmulateViewport(narrow, high))
-		b.stands(path + ", narrow")
-		b.do(chromedp.EmulateViewport(wide, high))
-		b.usable(path)
-	}
-	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"), 1,
-		"pauses are noted")
-	b.click("Resume or change it")
-	b.click("Resume consuming")
-	b.until("the answer is there", `!location.pathname.endsWith("/pause") ||
-		document.body.innerText.includes("is not paused")`)
-	b.open(w.at + "/pause")
-	b.shows("Consuming is not paused by anybody.")
-}
-
 // Given one who may look and not act, then each page with a form shows it, says that he may not, and lets him press
 // nothing; the form that he sends all the same, as another person has it, is refused, and stands among the acts.
 func TestWhoMayOnlyLookSeesWhatHeMayNotDo(t *testing.T) {
@@ -82,7 +25,7 @@ func TestWhoMayOnlyLookSeesWhatHeMayNotDo(t *testing.T) {
 	w.lateOrders("A-1")
 	w.signIn(other)
 	other.open(w.at + "/letters/act?act=replay&key=rollback-A-1")
-	form := ask[string](other, `JSON.stringify(Array.from(new FormData(document.querySelector("main form"))))`)
+	form := other.form()
 	w.signInWith(b, readToken)
 	b.shows("rita, may look and not act")
 	for _, path := range []string{"/letters/act?act=replay&key=rollback-A-1", "/letters/act?act=discard&key=rollback-A-1",
@@ -97,8 +40,7 @@ func TestWhoMayOnlyLookSeesWhatHeMayNotDo(t *testing.T) {
 		b.usable(path)
 		b.stands(path)
 	}
-	status := ask[int](b, fmt.Sprintf(`fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))})`+
-		`.then(r => r.status)`, basePath+"/letters/act", form))
+	status := ask[int](b, sends(form)+`.then(r => r.status)`)
 	b.forgive("Failed to load resource: the server responded with a status of 403")
 	if runs := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'replay'"); status != 403 || runs != 0 {
 		t.Errorf("the form of another is answered with %d, and %d runs have begun", status, runs)

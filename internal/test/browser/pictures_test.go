@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -15,23 +14,18 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-var (
-	pictures = flag.String("pictures", "", "write the pictures of the documents into this folder")
-	history  = flag.Duration("history", 0, "how long messages flow before the pictures are made, for the charts")
-)
+var pictures = flag.String("pictures", "", "write the pictures of the documents into this folder")
 
 // mostOfPicture bounds a picture in bytes: whoever reads the documents loads them all.
 const mostOfPicture = 200_000
 
 // Given a shop in which some rollbacks fail, then there are pictures of the overview, also on a phone, of a group's
 // letters with their preview, of a rehearsal, of a letter that is edited, and of a message's story. They are kept when
-// -pictures says where, and made in any case:
-// make test-browser ARGS="-run Pictures -timeout 20m -pictures $PWD/docs/pictures -history 10m".
+// -pictures says where, and made in any case: make test-browser ARGS="-run Pictures -pictures $PWD/docs/pictures".
 func TestPicturesOfThePagesAreSmall(t *testing.T) {
 	t.Parallel()
 	w, b := newWorld(t, "ROLLBACKD_OUTBOX=on"), newTab(t)
 	w.exec("INSERT INTO stock (sku_id, amount) VALUES (1001, 400), (1002, 90), (1003, 12)")
-	w.flow(*history)
 	var late []string
 	for i := range 7 {
 		late = append(late, fmt.Sprintf("20261122-%04d", 300+i))
@@ -81,26 +75,6 @@ func TestPicturesOfThePagesAreSmall(t *testing.T) {
 	b.click("See this message")
 	b.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
 	b.picture("pages-message.png", 1120, 1075)
-}
-
-// flow lets orders be made and given back for some time, more of them in the middle, as over a day.
-func (w *world) flow(whole time.Duration) {
-	w.t.Helper()
-	began := time.Now()
-	for n := 0; time.Since(began) < whole; n++ {
-		order := fmt.Sprintf("20261121-%06d", n)
-		w.reserve(order, 1001, 1)
-		w.publish(letter{key: "rollback-" + order, body: fmt.Sprintf(`{"order_sn":%q}`, order),
-			headers: map[string]any{"x-published-at-ms": time.Now().UnixMilli()}})
-		part := float64(time.Since(began)) / float64(whole)
-		rest := time.NewTimer(time.Duration(float64(400*time.Millisecond) * (0.2 + 4*(part-0.5)*(part-0.5))))
-		select {
-		case <-rest.C:
-		case <-w.t.Context().Done():
-			rest.Stop()
-			return
-		}
-	}
 }
 
 // picture takes what is on a screen of that size.

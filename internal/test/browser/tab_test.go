@@ -42,7 +42,7 @@ type tab struct {
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	b := &tab{t: t}
-	ctx, cancel := chromedp.NewContext(browserContext(t), chromedp.WithNewBrowserContext())
+	ctx, cancel := chromedp.NewContext(require.Get(chromium())(t), chromedp.WithNewBrowserContext())
 	b.ctx = ctx
 	require.OK(t, chromedp.Listen(ctx, b.hear))
 	t.Cleanup(func() {
@@ -214,4 +214,35 @@ func (b *tab) stands(where string) {
 	}
 	assert.AtMost(b.t, len(l.Marks), 0, "%s shows the characters %q as they", where, l.Marks)
 	assert.Is(b.t, l.Parts, "a header main footer", "%s consists", where)
+}
+
+// fits fails when the page does not stand as it should on a wide screen, or on a phone's.
+func (b *tab) fits(where string) {
+	b.t.Helper()
+	b.stands(where)
+	b.do(chromedp.EmulateViewport(narrow, high))
+	b.stands(fmt.Sprintf("%s at a width of %d", where, narrow))
+	b.do(chromedp.EmulateViewport(wide, high))
+}
+
+// middle is where the middle of an element is on the screen; it is scrolled there.
+func (b *tab) middle(element string) (x, y float64) {
+	b.t.Helper()
+	at := ask[[]float64](b, `(e => {
+		e.scrollIntoView({block: "center"});
+		const r = e.getBoundingClientRect();
+		return [r.x + r.width / 2, r.y + r.height / 2];
+	})(`+element+`)`)
+	return at[0], at[1]
+}
+
+// form is what the form of the page would send.
+func (b *tab) form() string {
+	b.t.Helper()
+	return ask[string](b, `JSON.stringify(Array.from(new FormData(document.querySelector("main form"))))`)
+}
+
+// sends is the expression that sends such a form again, by a script.
+func sends(form string) string {
+	return fmt.Sprintf(`fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))})`, basePath+"/letters/act", form)
 }

@@ -28,7 +28,6 @@ type world struct {
 	db     *sql.DB
 	queue  string
 	at     string // the address of its pages, without a slash at its end
-	logs   *program.Log
 	sent   int
 }
 
@@ -36,7 +35,7 @@ const basePath = "/shop/rollbackd"
 
 func newWorld(t *testing.T, more ...string) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
+	w := &world{t: t, broker: stack.AMQP(t)}
 	exchange := w.broker.Name("stock")
 	if w.queue = w.broker.Name("stock.rollback"); *pictures != "" { // on a virtual host of its own
 		exchange, w.queue = "stock", "stock.rollback"
@@ -54,21 +53,14 @@ func newWorld(t *testing.T, more ...string) *world {
 	}
 	env = append(env, more...)
 	require.Get(program.Run(t.Context(), program.Shared(t), env, "migrate"))(t)
-	handle := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{}))(t)
-	w.db = require.Get(handle.DB())(t)
+	w.db = require.Get(require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{}))(t).DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
-	daemon, err := program.Start(program.Options{Path: program.Shared(t), Args: []string{"run"}, Env: env, Log: w.logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	daemon := program.Serve(t, program.Options{Path: program.Shared(t), Args: []string{"run"}, Env: env})
 	t.Cleanup(func() {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if code, err := daemon.Stop(stopping); err != nil || code != 0 {
 			t.Errorf("the daemon ended with %d, %v", code, err)
-		}
-		if t.Failed() {
-			t.Logf("the end of the daemon's log:\n%s", w.logs.Tail(40))
 		}
 	})
 	starting, cancel := context.WithTimeout(t.Context(), patience)
