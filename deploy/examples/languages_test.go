@@ -88,16 +88,9 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 			db := require.Get(sql.Open("mysql", dsn))(t)
 			t.Cleanup(func() { _ = db.Close() })
 			for _, name := range []string{"http/tables.sql", "orders/orders.sql"} {
-				tables := string(require.Get(os.ReadFile(name))(t))
-				for _, statement := range strings.Split(strings.TrimSuffix(tables, ";\n"), ";\n") {
-					require.Get(db.ExecContext(t.Context(), statement))(t)
-				}
+				stack.Script(t, db, name)
 			}
-			require.Get(db.ExecContext(t.Context(), "INSERT INTO orders (order_sn) VALUES ('order-1')"))(t)
-			number := func(query string) (n int) {
-				require.OK(t, db.QueryRowContext(t.Context(), query).Scan(&n))
-				return n
-			}
+			stack.Exec(t, db, "INSERT INTO orders (order_sn) VALUES ('order-1')")
 
 			serve := strings.Split(fill(l.serve), " ")
 			start(t, program.Options{Path: serve[0], Args: serve[1:], Env: env})
@@ -118,8 +111,8 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 					return err == nil && m.Deliveries(outcome) == 1
 				})
 			}
-			assert.Is(t, number("SELECT amount FROM tb_stock WHERE goods_id = 1001"), 7, "the stock after two messages is")
-			assert.Is(t, number("SELECT COUNT(*) FROM orders WHERE status = 'cancelled'"), 1, "cancelled orders are")
+			assert.Is(t, stack.Number(t, db, "SELECT amount FROM tb_stock WHERE goods_id = 1001"), 7, "the stock after two messages is")
+			assert.Is(t, stack.Number(t, db, "SELECT COUNT(*) FROM orders WHERE status = 'cancelled'"), 1, "cancelled orders are")
 
 			const body = `{"items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`
 			var wg sync.WaitGroup
@@ -134,8 +127,8 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 			for key, body := range map[string]string{"": body, "other": `{"items":`, "third": `{"order_sn":"1"}`} {
 				assert.Is(t, call(t, addr, key, body), http.StatusBadRequest, "key %q and body %q are answered with", key, body)
 			}
-			assert.Is(t, number("SELECT SUM(amount) FROM tb_stock"), 10, "the stock after twenty calls is")
-			assert.Is(t, number("SELECT COUNT(*) FROM rollback_done"), 2, "keys are")
+			assert.Is(t, stack.Number(t, db, "SELECT SUM(amount) FROM tb_stock"), 10, "the stock after twenty calls is")
+			assert.Is(t, stack.Number(t, db, "SELECT COUNT(*) FROM rollback_done"), 2, "keys are")
 		})
 	}
 }

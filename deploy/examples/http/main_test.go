@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,10 +20,7 @@ func TestMain(m *testing.M) { stack.Main(m) }
 func TestACallIsKnownAgainByItsKey(t *testing.T) {
 	db := require.Get(sql.Open("mysql", stack.MySQL(t)))(t)
 	defer db.Close()
-	tables := require.Get(os.ReadFile("tables.sql"))(t)
-	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
-		require.Get(db.ExecContext(t.Context(), statement))(t)
-	}
+	stack.Script(t, db, "tables.sql")
 	const order = `{"order_sn":"1","items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`
 	call := func(key, body string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/rollbacks", strings.NewReader(body))
@@ -47,10 +43,7 @@ func TestACallIsKnownAgainByItsKey(t *testing.T) {
 		assert.Is(t, call(key, body), http.StatusBadRequest, "key %q and body %q are answered with", key, body)
 	}
 	for sku, want := range map[int]int{1001: 9, 1002: 2} {
-		var amount int
-		err := db.QueryRowContext(t.Context(), "SELECT amount FROM tb_stock WHERE goods_id = ?", sku).Scan(&amount)
-		if err != nil || amount != want {
-			t.Errorf("the stock of %d is %d (%v), want %d", sku, amount, err, want)
-		}
+		amount := stack.Number(t, db, "SELECT amount FROM tb_stock WHERE goods_id = ?", sku)
+		assert.Is(t, amount, want, "the stock of %d", sku)
 	}
 }

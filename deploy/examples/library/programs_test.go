@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -27,10 +26,7 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 	broker := stack.AMQP(t)
 	db := require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = db.Close() })
-	tables := require.Get(os.ReadFile("tables.sql"))(t)
-	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
-		require.Get(db.ExecContext(t.Context(), statement))(t)
-	}
+	stack.Script(t, db, "tables.sql")
 	bin := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./seats", "./mails")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -55,15 +51,11 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		})
 		poll.Until(t, name+" consumes", func() bool { return broker.Consumers(name) > 0 })
 	}
-	number := func(query string) (n int) {
-		require.OK(t, db.QueryRowContext(t.Context(), query).Scan(&n))
-		return n
-	}
 	for range 2 { // the second time it is a duplicate, or is still on its way
 		require.OK(t, command("seats", "b1").Run())
 	}
 	poll.Until(t, "the mail", func() bool {
-		return number("SELECT COUNT(*) FROM mail") > 0 && number("SELECT COUNT(*) FROM rollbackd_outbox") == 0
+		return stack.Number(t, db, "SELECT COUNT(*) FROM mail") > 0 && stack.Number(t, db, "SELECT COUNT(*) FROM rollbackd_outbox") == 0
 	})
 	for query, want := range map[string]int{
 		"SELECT COUNT(*) FROM mail WHERE booking = 'b1' AND text = 'your seat is free again'": 1,
@@ -73,6 +65,6 @@ func TestTheFirstProgramsOfTheLibraryDoWhatTheySay(t *testing.T) {
 		"SELECT COUNT(*) FROM booking WHERE cancelled":                1,
 		"SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1": 2,
 	} {
-		assert.Is(t, number(query), want, "%s", query)
+		assert.Is(t, stack.Number(t, db, query), want, "%s", query)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/stock"
@@ -35,31 +35,16 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	dsn := stack.MySQL(t)
-	config, err := mysql.ParseDSN(dsn)
-	w := &world{T: t, dsn: config}
-	w.must(err)
-	w.g, _, err = mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
-	w.must(err)
-	w.db, err = w.g.DB()
-	w.must(err)
+	w := &world{T: t, dsn: require.Get(mysql.ParseDSN(dsn))(t)}
+	w.g = require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{}))(t)
+	w.db = require.Get(w.g.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
 	sets := outbox.Sets()
 	sets.Extra = append(sets.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
-	w.must(dedup.Migrate(t.Context(), w.g, sets))
-	orders, err := os.ReadFile("orders.sql")
-	w.must(err)
-	for _, statement := range []string{strings.TrimSuffix(string(orders), ";\n"), "INSERT INTO stock VALUES (7, 10, 0)"} {
-		_, err := w.db.ExecContext(t.Context(), statement)
-		w.must(err)
-	}
+	require.OK(w, dedup.Migrate(t.Context(), w.g, sets))
+	stack.Script(t, w.db, "orders.sql")
+	stack.Exec(t, w.db, "INSERT INTO stock VALUES (7, 10, 0)")
 	return w
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
 }
 
 // python runs orders.py. The system's own Python has the system's own driver.
@@ -99,12 +84,12 @@ func TestAnOrderIsPaidCancelledOrLeftToItsTimeout(t *testing.T) {
 		t.Run(language, func(t *testing.T) {
 			w := newWorld(t)
 			for _, order := range []string{"paid", "cancelled", "left", "late"} {
-				w.must(service(w, "place", order, "7", "2"))
+				require.OK(w, service(w, "place", order, "7", "2"))
 			}
-			w.must(service(w, "pay", "paid"))
-			w.must(service(w, "cancel", "cancelled"))
+			require.OK(w, service(w, "pay", "paid"))
+			require.OK(w, service(w, "cancel", "cancelled"))
 			// The timeout of one was sent, and its goods went back before the payment came.
-			w.must(w.g.Transaction(func(tx *gorm.DB) error {
+			require.OK(w, w.g.Transaction(func(tx *gorm.DB) error {
 				err := stock.Rollback(t.Context(), tx, []stock.Request{{OrderSN: "late", Tag: "order.timeout", Key: "late"}},
 					stock.Options{})
 				return errors.Join(err, tx.Exec("DELETE FROM rollbackd_outbox WHERE msg_key = 'late'").Error)
@@ -115,19 +100,14 @@ func TestAnOrderIsPaidCancelledOrLeftToItsTimeout(t *testing.T) {
 			if err := service(w, "pay", "cancelled"); err == nil {
 				t.Error("a cancelled order can be paid")
 			}
-			waiting, err := mysqldb.List(t.Context(), w.db, func(rows *sql.Rows) (s string, err error) {
+			waiting := require.Get(mysqldb.List(t.Context(), w.db, func(rows *sql.Rows) (s string, err error) {
 				return s, rows.Scan(&s)
 			}, "SELECT CONCAT(msg_tag, '/', msg_key, IF(due_at > UTC_TIMESTAMP(6) + INTERVAL 29 MINUTE, ' later', '')) "+
-				"FROM rollbackd_outbox ORDER BY msg_tag, msg_key")
-			w.must(err)
+				"FROM rollbackd_outbox ORDER BY msg_tag, msg_key"))(w)
 			assert.Equal(t, waiting, []string{"order.cancelled/cancelled", "order.timeout/left later"}, "the outbox holds")
-			var amount, status int
-			w.must(w.db.QueryRowContext(t.Context(), "SELECT amount FROM stock").Scan(&amount))
-			w.must(w.db.QueryRowContext(t.Context(), "SELECT status FROM stock_reservation WHERE order_sn = 'paid'").
-				Scan(&status))
-			if amount != 4 || status != 3 {
-				t.Errorf("there are %d pieces left, want 4; the paid reservation has status %d, want 3", amount, status)
-			}
+			assert.Is(t, stack.Number(t, w.db, "SELECT amount FROM stock"), 4, "pieces are left")
+			assert.Is(t, stack.Number(t, w.db, "SELECT status FROM stock_reservation WHERE order_sn = 'paid'"), 3,
+				"the paid reservation has the status")
 		})
 	}
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m) }
+func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 // described is docs/openapi.json.
 type described struct {
@@ -187,7 +187,7 @@ const key = "Idempotency-Key"
 // then the stock comes back, each operation answers as it is described, and so does what is refused.
 func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	d := read(t)
-	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
+	binary := program.Shared(t)
 	const token = "a-token-of-the-test"
 	b, dsn := stack.AMQP(t), stack.MySQL(t)
 	queue, exchange := b.Name("stock.rollback"), b.Name("stock")
@@ -201,27 +201,14 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		"ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LANES=1", "ROLLBACKD_OUTBOX=on",
 		"ROLLBACKD_EXPECTED_FILE=" + file,
 	}
-	if out, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
-		t.Fatal(out, err)
-	}
+	require.Get(program.Run(t.Context(), binary, env, "migrate"))(t)
 	db := require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	orders := shop.Orders(rand.New(rand.NewPCG(1, 2)), "order", 5, 10)
 	require.OK(t, shop.Stock(t.Context(), db, 10, 1000))
 	require.OK(t, shop.SeedReserved(t.Context(), db, orders))
-	rename := func(query string) {
-		t.Helper()
-		require.Get(db.ExecContext(t.Context(), query))(t)
-	}
-	rename("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
-	logs := new(strings.Builder)
-	daemon := require.Get(program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs}))(t)
-	t.Cleanup(func() {
-		_ = daemon.Kill() // if it still runs
-		if t.Failed() {
-			t.Log(logs.String())
-		}
-	})
+	stack.Exec(t, db, "UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
+	daemon := program.Serve(t, program.Options{Path: binary, Args: []string{"run"}, Env: env})
 	for _, o := range orders {
 		b.Publish(exchange, "stock.rollback", stack.Message{
 			MessageId: o.Key(), Type: "stock.rollback", Body: o.Body(), DeliveryMode: 2,
@@ -249,8 +236,6 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		c.ask("GET", "/overview", "", http.StatusOK, &o)
 		return o.Now != nil
 	})
-	c.ask("GET", "/hour", "", http.StatusOK, nil)
-	c.ask("GET", "/charts?span=day", "", http.StatusOK, nil)
 	var groups struct {
 		Groups []struct {
 			ID     string
@@ -258,19 +243,17 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		}
 	}
 	c.ask("GET", "/letters/groups", "", http.StatusOK, &groups)
-	c.ask("GET", "/letters/groups/"+groups.Groups[0].ID, "", http.StatusOK, nil)
-	c.ask("GET", "/letter?key="+list.Items[0].Key, "", http.StatusOK, nil)
-	c.ask("GET", "/log?status=dead&limit=2", "", http.StatusOK, nil)
-	c.ask("GET", "/message?key="+list.Items[0].Key, "", http.StatusOK, nil)
-	c.ask("GET", "/order?sn="+orders[0].SN, "", http.StatusOK, nil)
-	c.ask("GET", "/runs/preview?kind=discard&tag=stock.rollback&limit=2", "", http.StatusOK, nil)
-	c.ask("GET", "/acts", "", http.StatusOK, nil)
-	c.ask("GET", "/pause", "", http.StatusOK, nil)
+	for _, path := range []string{
+		"/hour", "/charts?span=day", "/letters/groups/" + groups.Groups[0].ID, "/letter?key=" + list.Items[0].Key,
+		"/log?status=dead&limit=2", "/message?key=" + list.Items[0].Key, "/order?sn=" + orders[0].SN,
+		"/runs/preview?kind=discard&tag=stock.rollback&limit=2", "/acts", "/pause",
+	} {
+		c.ask("GET", path, "", http.StatusOK, nil)
+	}
 
 	var act struct{ ID, State string }
 	c.ask("POST", "/runs/rehearse", `{"filter":{"all":true}}`, http.StatusCreated, &act, key, "r1")
 	var rehearsed struct {
-		State  string
 		Result struct {
 			Report struct {
 				Groups []struct {
@@ -280,10 +263,15 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 			}
 		}
 	}
-	poll.Until(t, "the rehearsal is done", func() bool {
-		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &rehearsed)
-		return rehearsed.State == "done"
-	})
+	ends := func(state string, v any) { // waits until the last act has, and reads it once more
+		t.Helper()
+		poll.Until(t, "the act is "+state, func() bool {
+			c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
+			return act.State == state
+		})
+		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, v)
+	}
+	ends("done", &rehearsed)
 	if all := rehearsed.Result.Report.Groups; len(all) != 1 || all[0].Outcome != "blamed" || all[0].Count != len(orders) {
 		t.Errorf("the rehearsal came to %+v", all)
 	}
@@ -294,7 +282,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("POST", "/pause", `{"why":"longer","seconds":7200,"instead":"`+act.ID+`"}`, http.StatusCreated, &act, key, "k3")
 	c.ask("GET", "/pause", "", http.StatusOK, nil)
 	c.ask("POST", "/resume", `{"why":"it is done","pause":"`+act.ID+`"}`, http.StatusCreated, nil, key, "k4")
-	rename("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	stack.Exec(t, db, "UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
 	b.Purge(queue + ".dead") // by mistake: the rows are dead and their letters gone
 	c.ask("GET", "/reconcile", "", http.StatusNotFound, nil)
 	c.ask("POST", "/reconcile", "", http.StatusCreated, &act, key, "c1")
@@ -322,7 +310,6 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	})
 	c.ask("POST", "/reconcile/expected", `{"why":"a backup was lost"}`, http.StatusCreated, &act, key, "e1")
 	var came struct {
-		State  string
 		Result struct {
 			Report struct {
 				Seen, Open int
@@ -333,11 +320,8 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 			}
 		}
 	}
-	poll.Until(t, "the look for what should have come is done", func() bool {
-		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &came)
-		return came.State != "running"
-	})
-	if r := came.Result.Report; came.State != "done" || r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
+	ends("done", &came)
+	if r := came.Result.Report; r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
 		t.Errorf("what should have come: %+v", came)
 	}
 	mend = strings.Replace(mend, `"number":1`, `"number":99`, 1)
@@ -346,10 +330,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k5")
 	c.ask("POST", "/runs", run, http.StatusConflict, nil, key, "k6")
 	c.ask("POST", "/runs/"+act.ID+"/stop", "", http.StatusOK, nil, key, "k7")
-	poll.Until(t, "the slow run is stopped", func() bool {
-		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
-		return act.State == "stopped"
-	})
+	ends("stopped", nil)
 	run = strings.Replace(run, `,"rate":0.001`, "", 1)
 	before := act.ID
 	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k8")
@@ -357,10 +338,10 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		act.ID == before {
 		t.Errorf("the same request again is answered with %v, act %s after %s", h, act.ID, before)
 	}
-	poll.Until(t, "the run is done", func() bool {
-		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
-		return act.State == "done"
-	})
+	var last struct {
+		Created time.Time `json:"created_at"`
+	}
+	ends("done", &last)
 	poll.Until(t, "the order's stock is back", func() bool {
 		var told struct {
 			Messages     []struct{ Status string }
@@ -374,10 +355,6 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	if len(acts.Items) != 2 || acts.Items[0].ID != act.ID || acts.Items[1].ID != before {
 		t.Errorf("the last acts are %v, want %s after %s", acts, act.ID, before)
 	}
-	var last struct {
-		Created time.Time `json:"created_at"`
-	}
-	c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &last)
 	at := url.QueryEscape(last.Created.Format(time.RFC3339Nano))
 	c.ask("GET", "/acts?since="+at, "", http.StatusOK, &acts)
 	if len(acts.Items) != 1 || acts.Items[0].ID != act.ID {
@@ -388,7 +365,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		t.Errorf("the last act before the last one is %v, want %s", acts, before)
 	}
 
-	rename("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at, failed_at, reason) " +
+	stack.Exec(t, db, "INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at, failed_at, reason) "+
 		"VALUES ('order.cancelled', 'p', '{}', '9999-12-31', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'no queue')")
 	var outbox struct {
 		Items, Messages []struct{ State string }
@@ -425,13 +402,10 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	if len(told.Messages) != 1 || told.Messages[0].From.Key != "text" {
 		t.Errorf("of the edited letter it is told %+v", told)
 	}
-	c.ask("GET", "/outbox/message?key=nobody", "", http.StatusNotFound, nil)
-
-	c.ask("GET", "/letter?key=nobody", "", http.StatusNotFound, nil)
-	c.ask("GET", "/message?key=nobody", "", http.StatusNotFound, nil)
-	c.ask("GET", "/order?sn=nobody", "", http.StatusNotFound, nil)
-	c.ask("GET", "/acts/nobody", "", http.StatusNotFound, nil)
-	c.ask("GET", "/letters/groups/nobody", "", http.StatusNotFound, nil)
+	for _, path := range []string{"/outbox/message?key=nobody", "/letter?key=nobody", "/message?key=nobody",
+		"/order?sn=nobody", "/acts/nobody", "/letters/groups/nobody"} {
+		c.ask("GET", path, "", http.StatusNotFound, nil)
+	}
 	c.askWrong("GET", "/letters?limit=100000", "", http.StatusUnprocessableEntity, nil)
 	c.askWrong("GET", "/letters?nobody=knows", "", http.StatusUnprocessableEntity, nil)
 	c.askWrong("POST", "/runs", `{"kind":"replay","filter":{"al":true}}`, http.StatusUnprocessableEntity, nil, key, "k9")

@@ -31,7 +31,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m) }
+func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 // receiver is the collector's, with everything that it got.
 type receiver struct {
@@ -186,9 +186,8 @@ func idOf(traceparent string) string {
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
 // of the spans that called them. And it gets what /metrics shows.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
-	binary := require.Get(program.Build(t.Context(), t.TempDir()))(t)
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
-		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, binary, protocol) })
+		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, program.Shared(t), protocol) })
 	}
 }
 
@@ -226,14 +225,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 			Headers: map[string]any{"traceparent": parent, "tracestate": "shop=checkout"},
 		})
 	}
-	logs := &program.Log{}
-	daemon := require.Get(program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs}))(t)
-	t.Cleanup(func() {
-		_ = daemon.Kill() // if it still runs
-		if t.Failed() {
-			t.Log(logs.String())
-		}
-	})
+	daemon := program.Serve(t, program.Options{Path: binary, Args: []string{"run"}, Env: env})
 	callsOf := func(body string, n int) []span {
 		t.Helper()
 		return r.find(t, "calls of "+body, n, func(s span) bool { return s.text("messaging.message.id") == body })
@@ -286,9 +278,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 	// and so is what a person replays from the letter
 	callsOf(`"dead"`, 1)
 	o.answer(`"dead"`, 0)
-	if out, err := program.Run(t.Context(), binary, env, "dlq", "replay", "--all"); err != nil {
-		t.Fatal(out, err)
-	}
+	require.Get(program.Run(t.Context(), binary, env, "dlq", "replay", "--all"))(t)
 	for _, s := range callsOf(`"dead"`, 2) {
 		assert.Is(t, s.parent(), published[`"dead"`], "of %s replays, the call has the parent", s.text("rollbackd.replays"))
 	}

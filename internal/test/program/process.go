@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,6 +61,24 @@ func Start(o Options) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", o.Path, err)
 	}
 	return p, nil
+}
+
+// Serve starts a process that ends with the test at the latest, which shows what it wrote last if it fails.
+func Serve(t testing.TB, o Options) *Process {
+	t.Helper()
+	log := &Log{}
+	o.Log = log
+	p, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Kill() // if it still runs
+		if t.Failed() {
+			t.Logf("the end of what %v wrote:\n%s", o.Args, log.Tail(100))
+		}
+	})
+	return p
 }
 
 // watch starts the process and stays with it to its end. Linux sends the parent-death signal when the *thread* that

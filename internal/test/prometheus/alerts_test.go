@@ -59,15 +59,15 @@ func TestEachAlertFiresForItsCause(t *testing.T) {
 // causes are what is done to a daemon, by its job.
 var causes = map[string]func(w *world){
 	"killed": func(w *world) {
-		w.noError(w.run().Kill())
+		require.OK(w.t, w.run().Kill())
 		w.fires("RollbackdDown")
 	},
 	"servers killed": func(w *world) {
 		mysql, redis := stack.OwnMySQL(w.t), stack.OwnRedis(w.t)
 		w.set("MYSQL_DSN", mysql.Database(w.t), "REDIS_URL", redis.URL())
 		w.run()
-		w.noError(redis.Kill())
-		w.noError(mysql.Kill())
+		require.OK(w.t, redis.Kill())
+		require.OK(w.t, mysql.Kill())
 		w.publish(w.queue, 10, nil)
 		w.fires("RollbackdLockDown", "RollbackdDependencyDown", "RollbackdNoLeader")
 	},
@@ -84,9 +84,7 @@ var causes = map[string]func(w *world){
 		w.set("DEAD_LETTER_WEBHOOK", hook.URL)
 		w.run()
 		eventually(w.t, "the bookmark", time.Minute, func() bool {
-			var n int
-			err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'").Scan(&n)
-			return err == nil && n == 1
+			return stack.Number(w.t, w.db, "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
 		})
 		w.service.status.Store(http.StatusUnprocessableEntity)
 		w.publish(w.queue, 1, nil)
@@ -123,11 +121,9 @@ var causes = map[string]func(w *world){
 	},
 	"table locked": func(w *world) {
 		w.run()
-		conn, err := w.db.Conn(w.t.Context())
-		w.noError(err)
+		conn := require.Get(w.db.Conn(w.t.Context()))(w.t)
 		defer conn.Close()
-		_, err = conn.ExecContext(w.t.Context(), "LOCK TABLES consumer_log WRITE")
-		w.noError(err)
+		require.Get(conn.ExecContext(w.t.Context(), "LOCK TABLES consumer_log WRITE"))(w.t)
 		w.steadily(nil)
 		w.fires("RollbackdContention", "RollbackdNoProgress")
 	},
@@ -174,7 +170,7 @@ var causes = map[string]func(w *world){
 		p := w.run()
 		for range 7 {
 			before := w.processStart()
-			w.noError(p.Kill())
+			require.OK(w.t, p.Kill())
 			p = w.start()
 			eventually(w.t, "the next process is scraped", 30*time.Second, func() bool { return w.processStart() != before })
 		}

@@ -54,18 +54,11 @@ func startServer(t *testing.T) *server {
 	write(t, filepath.Join(dir, "alerts.yaml"), sped(t, alertsFile))
 	write(t, filepath.Join(dir, "rules.yaml"), sped(t, rulesFile))
 	write(t, s.targets, "[]")
-	log := &program.Log{}
-	p := require.Get(program.Start(program.Options{Path: path, Log: log, Args: []string{
+	program.Serve(t, program.Options{Path: path, Args: []string{
 		"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 		"--web.listen-address=" + addr,
-	}}))(t)
-	t.Cleanup(func() {
-		_ = p.Kill() // it is done with, whatever it says
-		if t.Failed() {
-			t.Logf("prometheus said:\n%s", log.Tail(100))
-		}
-		http.DefaultClient.CloseIdleConnections()
-	})
+	}})
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	eventually(t, "prometheus is ready", 30*time.Second, func() bool {
 		resp, err := http.Get(s.url + "/-/ready")
 		if err != nil {

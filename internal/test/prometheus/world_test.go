@@ -46,13 +46,12 @@ type world struct {
 	service *service
 	queue   string
 	addr    string
-	logs    *program.Log
 	names   atomic.Int64
 }
 
 func newWorld(t *testing.T, prom *server, job string) *world {
 	t.Helper()
-	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t), logs: &program.Log{}}
+	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t)}
 	w.service.status.Store(http.StatusOK)
 	at := httptest.NewServer(w.service)
 	t.Cleanup(at.Close)
@@ -61,24 +60,12 @@ func newWorld(t *testing.T, prom *server, job string) *world {
 		"HANDLER_TIMEOUT": "2s", "HTTP_TIMEOUT": "1s", "LEASE": "5s", "RETRY_DELAYS": "100ms,200ms,300ms,400ms",
 		"LOG_RETENTION": "0", // its passes are ten minutes apart, which the faster rules take for none at all
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the end of the daemon's log:\n%s", w.logs.Tail(40))
-		}
-	})
 	return w
 }
 
 func (w *world) set(pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		w.env[pairs[i]] = pairs[i+1]
-	}
-}
-
-func (w *world) noError(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
 	}
 }
 
@@ -91,16 +78,12 @@ func (w *world) prepare() {
 	if w.env["MYSQL_DSN"] == "" {
 		w.set("MYSQL_DSN", stack.MySQL(w.t), "REDIS_URL", stack.Redis(w.t))
 	}
-	handle, _, err := dedup.Open(w.t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
-	w.noError(err)
-	w.db, err = handle.DB()
-	w.noError(err)
+	w.db = require.Get(require.First(dedup.Open(w.t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{}))(w.t).DB())(w.t)
 	w.t.Cleanup(func() { _ = w.db.Close() })
 	w.broker = stack.AMQP(w.t)
 	w.queue = w.broker.Name("stock.rollback")
 	w.set("AMQP_URL", w.broker.URL, "QUEUE", w.queue, "EXCHANGE", w.broker.Name("stock"))
-	_, err = program.Run(w.t.Context(), program.Shared(w.t), w.environ(), "migrate")
-	w.noError(err)
+	require.Get(program.Run(w.t.Context(), program.Shared(w.t), w.environ(), "migrate"))(w.t)
 }
 
 // behindAKiller puts something between the daemon and RabbitMQ that cuts each connection on which a message comes that
@@ -125,11 +108,7 @@ func (w *world) environ() []string {
 // start starts the daemon; [world.run] waits until Prometheus has seen it too.
 func (w *world) start() *program.Process {
 	w.t.Helper()
-	p := require.Get(program.Start(program.Options{
-		Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs,
-	}))(w.t)
-	w.t.Cleanup(func() { _ = p.Kill() }) // it is done with, whatever it says
-	return p
+	return program.Serve(w.t, program.Options{Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ()})
 }
 
 func (w *world) run() *program.Process {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,15 @@ func Exec(t testing.TB, db *sql.DB, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// Script runs the statements of a file, each of which ends with a line.
+func Script(t testing.TB, db *sql.DB, path string) {
+	t.Helper()
+	text := require.Get(os.ReadFile(path))(t)
+	for statement := range strings.SplitSeq(strings.TrimSuffix(string(text), ";\n"), ";\n") {
+		Exec(t, db, statement)
 	}
 }
 
