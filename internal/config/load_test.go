@@ -154,26 +154,24 @@ func TestValueComesFromAFile(t *testing.T) {
 
 func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	empty, large := filepath.Join(dir, "empty"), filepath.Join(dir, "large")
-	mark, wide := filepath.Join(dir, "mark"), filepath.Join(dir, "wide")
-	write(t, empty, "\n")
-	write(t, mark, "\ufeff\n")
-	write(t, wide, "\xff\xfeg\x00") // UTF-16
-	write(t, large, strings.Repeat("x", maxFileBytes+1))
+	file := func(name, text string) string {
+		write(t, filepath.Join(dir, name), text)
+		return filepath.Join(dir, name)
+	}
+	empty := file("empty", "\n")
 	for name, tc := range map[string]struct {
 		env  map[string]string
 		want string
 	}{
-		"missing":       {map[string]string{"ROLLBACKD_GROUP_FILE": filepath.Join(dir, "none")}, "no such file"},
-		"directory":     {map[string]string{"ROLLBACKD_GROUP_FILE": dir}, "is a directory"},
-		"empty name":    {map[string]string{"ROLLBACKD_GROUP_FILE": ""}, "the name is empty"},
-		"empty content": {map[string]string{"ROLLBACKD_GROUP_FILE": empty}, "is empty"},
-		"only a mark":   {map[string]string{"ROLLBACKD_GROUP_FILE": mark}, "is empty"},
-		"UTF-16":        {map[string]string{"ROLLBACKD_GROUP_FILE": wide}, "ROLLBACKD_GROUP"},
-		"too large":     {map[string]string{"ROLLBACKD_GROUP_FILE": large}, "at most 65536 are allowed"},
-		"both": {map[string]string{"ROLLBACKD_GROUP_FILE": empty, "ROLLBACKD_GROUP": "g"},
-			"ROLLBACKD_GROUP_FILE are both set"},
-		"both, one empty": {map[string]string{"ROLLBACKD_GROUP_FILE": empty, "ROLLBACKD_GROUP": ""}, "are both set"},
+		"missing":         {set("GROUP_FILE", filepath.Join(dir, "none")), "no such file"},
+		"directory":       {set("GROUP_FILE", dir), "is a directory"},
+		"empty name":      {set("GROUP_FILE", ""), "the name is empty"},
+		"empty content":   {set("GROUP_FILE", empty), "is empty"},
+		"only a mark":     {set("GROUP_FILE", file("mark", "\ufeff\n")), "is empty"},
+		"UTF-16":          {set("GROUP_FILE", file("wide", "\xff\xfeg\x00")), "ROLLBACKD_GROUP"},
+		"too large":       {set("GROUP_FILE", file("large", strings.Repeat("x", maxFileBytes+1))), "at most 65536 are allowed"},
+		"both":            {set("GROUP_FILE", empty, "GROUP", "g"), "ROLLBACKD_GROUP_FILE are both set"},
+		"both, one empty": {set("GROUP_FILE", empty, "GROUP", ""), "are both set"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := problems(t, tc.env)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,14 +12,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-// points is a second queue, with all that it must have for itself.
-func points(changes map[string]string) map[string]string {
-	env := map[string]string{
-		"ROLLBACKD_QUEUES": "stock,points", "ROLLBACKD_POINTS__QUEUE": "points.refund", "ROLLBACKD_POINTS__GROUP": "points",
-		"ROLLBACKD_POINTS__ROUTING_KEYS": "points.refund",
-	}
-	maps.Copy(env, changes)
-	return env
+// points is a second queue, with all that it must have for itself, and changes in pairs.
+func points(changes ...string) map[string]string {
+	return set(append([]string{"QUEUES", "stock,points", "POINTS__QUEUE", "points.refund", "POINTS__GROUP", "points",
+		"POINTS__ROUTING_KEYS", "points.refund"}, changes...)...)
 }
 
 // Given several queues, then each has what is said for it, also in a file, and for the rest what is said for all; the
@@ -29,11 +24,8 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	require.OK(t, os.WriteFile(file, []byte("of-points\n"), 0o600))
-	cfg := load(t, points(map[string]string{
-		"ROLLBACKD_LANES": "2", "ROLLBACKD_POINTS__LANES": "3", "ROLLBACKD_HANDLER_TIMEOUT": "7s",
-		"ROLLBACKD_POINTS__HANDLER": "http", "ROLLBACKD_POINTS__HTTP_TARGET": "https://points.example.com/",
-		"ROLLBACKD_POINTS__HTTP_TOKEN_FILE": file, "ROLLBACKD_HTTP_TOKEN": "of-all",
-	}))
+	cfg := load(t, points("LANES", "2", "POINTS__LANES", "3", "HANDLER_TIMEOUT", "7s", "POINTS__HANDLER", "http",
+		"POINTS__HTTP_TARGET", "https://points.example.com/", "POINTS__HTTP_TOKEN_FILE", file, "HTTP_TOKEN", "of-all"))
 	all := cfg.All()
 	if len(all) != 2 || all[0].Queue != "stock.rollback" || all[1].Queue != "points.refund" {
 		t.Fatalf("the queues are %v", all)
@@ -48,7 +40,7 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 			t.Errorf("%s has %v", c.Queue, c)
 		}
 	}
-	turned := load(t, points(map[string]string{"ROLLBACKD_QUEUES": "points,stock"}))
+	turned := load(t, points("QUEUES", "points,stock"))
 	if turned.Queue != "points.refund" || turned.All()[1].Queue != "stock.rollback" {
 		t.Errorf("the first of the list is %s", turned.Queue)
 	}
@@ -60,29 +52,24 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 // What is wrong with one queue, or with two beside each other, is refused under the name by which it was said.
 func TestWhatIsWrongWithAQueueIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
-	for says, c := range map[string]struct {
-		name    string
-		changes map[string]string
-	}{
-		"not of small letters":        {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_QUEUES": "stock,Points"}},
-		"names stock twice":           {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_QUEUES": "stock,stock"}},
-		"ROLLBACKD_POINTS__MYSQL_DSN": {"ROLLBACKD_QUEUES", map[string]string{"ROLLBACKD_POINTS__MYSQL_DSN": "a@tcp(b)/c"}},
-		"the statements":              {"ROLLBACKD_SQL_FILE", map[string]string{"ROLLBACKD_POINTS__HANDLER": "sql"}},
-		"1 to":                        {"ROLLBACKD_POINTS__LANES", map[string]string{"ROLLBACKD_POINTS__LANES": "0"}},
-		"is the queue of two": {"ROLLBACKD_POINTS__QUEUE",
-			map[string]string{"ROLLBACKD_POINTS__QUEUE": "stock.rollback"}},
-		"would come to both": {"ROLLBACKD_POINTS__ROUTING_KEYS",
-			map[string]string{"ROLLBACKD_POINTS__ROUTING_KEYS": "a,stock.rollback"}},
-		"has another handler": {"ROLLBACKD_POINTS__GROUP", map[string]string{
-			"ROLLBACKD_POINTS__GROUP": "stock-rollback", "ROLLBACKD_POINTS__HANDLER": "sql", "ROLLBACKD_POINTS__SQL_FILE": "f"}},
+	for says, c := range map[string][]string{ // the name, and what is changed
+		"not of small letters":        {"QUEUES", "QUEUES", "stock,Points"},
+		"names stock twice":           {"QUEUES", "QUEUES", "stock,stock"},
+		"ROLLBACKD_POINTS__MYSQL_DSN": {"QUEUES", "POINTS__MYSQL_DSN", "a@tcp(b)/c"},
+		"the statements":              {"SQL_FILE", "POINTS__HANDLER", "sql"},
+		"1 to":                        {"POINTS__LANES", "POINTS__LANES", "0"},
+		"is the queue of two":         {"POINTS__QUEUE", "POINTS__QUEUE", "stock.rollback"},
+		"would come to both":          {"POINTS__ROUTING_KEYS", "POINTS__ROUTING_KEYS", "a,stock.rollback"},
+		"has another handler": {"POINTS__GROUP", "POINTS__GROUP", "stock-rollback", "POINTS__HANDLER", "sql",
+			"POINTS__SQL_FILE", "f"},
 	} {
-		found := problems(t, points(c.changes))
-		if len(found) != 1 || found[0].Variable != c.name || !strings.Contains(found[0].text, says) {
-			t.Errorf("%v: %v, want one of %s that says %q", c.changes, found, c.name, says)
+		found := problems(t, points(c[1:]...))
+		if len(found) != 1 || found[0].Variable != "ROLLBACKD_"+c[0] || !strings.Contains(found[0].text, says) {
+			t.Errorf("%v: %v, want one of %s that says %q", c[1:], found, c[0], says)
 		}
 	}
-	assert.Is(t, len(problems(t, points(map[string]string{"ROLLBACKD_LANES": "0"}))), 1, "what both share is told times")
-	_, warnings, err := Load(environ(points(map[string]string{"ROLLBACKD_POINT__LANES": "2"})))
+	assert.Is(t, len(problems(t, points("LANES", "0"))), 1, "what both share is told times")
+	_, warnings, err := Load(environ(points("POINT__LANES", "2")))
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].What, "no setting") {
 		t.Errorf("a misspelt queue: %v, %v", warnings, err)
 	}

@@ -1,7 +1,6 @@
 package http
 
 import (
-	"bufio"
 	"context"
 	"crypto"
 	"crypto/rand"
@@ -275,62 +274,37 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 	}
 }
 
-// rawService answers each request on its connections as its function says, which gets the number of the request, from
-// 1, and the one on its connection. It returns the requests as they came.
-func rawService(t *testing.T, answer func(conn net.Conn, n, onConn int)) (target string, requests func() []string) {
+// counted answers each request as its function says, which gets the number of the request, from 1, and the one on its
+// connection. It returns the requests as they came.
+func counted(t *testing.T, answer func(w http.ResponseWriter, n, onConn int)) (target string, requests func() []string) {
 	t.Helper()
-	l := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var mu sync.Mutex
 	var came []string
-	var wg sync.WaitGroup
-	var conns []net.Conn
-	wg.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
-			wg.Go(func() {
-				defer conn.Close()
-				in := bufio.NewReader(conn)
-				for onConn := 1; ; onConn++ {
-					req, err := http.ReadRequest(in)
-					if err != nil {
-						return
-					}
-					body, err := io.ReadAll(req.Body)
-					if err != nil {
-						return
-					}
-					mu.Lock()
-					came = append(came, req.Header.Get(HeaderKey)+" "+string(body))
-					n := len(came)
-					mu.Unlock()
-					answer(conn, n, onConn)
-				}
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
+	on := map[string]int{} // requests, by the connection's other end
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
-		for _, c := range conns {
-			_ = c.Close()
-		}
+		came = append(came, r.Header.Get(HeaderKey)+" "+string(body))
+		on[r.RemoteAddr]++
+		n, onConn := len(came), on[r.RemoteAddr]
 		mu.Unlock()
-		wg.Wait()
+		answer(w, n, onConn)
 	})
-	return "http://" + l.Addr().String(), func() []string {
+	return s.URL, func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(came)
 	}
 }
 
-const well = "HTTP/1.1 204 No Content\r\n\r\n"
+// raw is the connection itself.
+func raw(w http.ResponseWriter) net.Conn {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	return conn
+}
 
 // Given connections that were used before, all of which the service closes as soon as it has the next request, when a
 // call is made, then it is made once more at most, on a connection of its own, and that is counted.
@@ -339,47 +313,45 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 	const pooled = 8
 	for name, test := range map[string]struct {
 		body    string
-		then    func(conn net.Conn, onConn int) // how the service answers once the pool is full
+		then    func(w http.ResponseWriter, onConn int) // how the service answers once the pool is full
 		posts   int
 		repeats int
 		kind    consumer.CallMeaning
 	}{
-		"the connections are dead": {`{"a":1}`, func(conn net.Conn, onConn int) {
+		"the connections are dead": {`{"a":1}`, func(w http.ResponseWriter, onConn int) {
 			if onConn > 1 {
-				_ = conn.Close()
-				return
+				_ = raw(w).Close()
 			}
-			_, _ = io.WriteString(conn, well)
 		}, 2, 1, consumer.CallApplied},
-		"the service is dead": {`{"a":1}`, func(conn net.Conn, _ int) {
-			_ = conn.Close()
+		"the service is dead": {`{"a":1}`, func(w http.ResponseWriter, _ int) {
+			_ = raw(w).Close()
 		}, 2, 1, consumer.CallUnanswered},
-		"reset": {`{"a":1}`, func(conn net.Conn, _ int) {
+		"reset": {`{"a":1}`, func(w http.ResponseWriter, _ int) {
+			conn := raw(w)
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 		}, 2, 1, consumer.CallUnanswered},
-		"half an answer": {`{"a":1}`, func(conn net.Conn, _ int) {
+		"half an answer": {`{"a":1}`, func(w http.ResponseWriter, _ int) {
+			conn := raw(w)
 			_, _ = io.WriteString(conn, "HTTP/1.1 20")
 			_ = conn.Close()
 		}, 1, 0, consumer.CallUnanswered},
-		"no body": {"", func(conn net.Conn, _ int) {
-			_ = conn.Close()
+		"no body": {"", func(w http.ResponseWriter, _ int) {
+			_ = raw(w).Close()
 		}, 1, 0, consumer.CallUnanswered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			full := make(chan struct{})
-			target, requests := rawService(t, func(conn net.Conn, n, onConn int) {
-				if n < pooled {
+			target, requests := counted(t, func(w http.ResponseWriter, n, onConn int) {
+				switch {
+				case n < pooled:
 					<-full
-				} else if n == pooled {
+				case n == pooled:
 					close(full)
+				default:
+					test.then(w, onConn)
 				}
-				if n <= pooled {
-					_, _ = io.WriteString(conn, well)
-					return
-				}
-				test.then(conn, onConn)
 			})
 			repeats := 0
 			c := require.Get(newCaller(Options{
@@ -440,7 +412,8 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 		"body that never comes": {answer: "HTTP/1.1 422 x\r\nContent-Length: 9\r\n\r\n", kind: consumer.CallPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			target, _ := rawService(t, func(conn net.Conn, _, _ int) {
+			target, _ := counted(t, func(w http.ResponseWriter, _, _ int) {
+				conn := raw(w)
 				_, err := io.WriteString(conn, test.answer)
 				for test.then != "" && err == nil {
 					<-time.After(test.every)

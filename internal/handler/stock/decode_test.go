@@ -192,19 +192,6 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func BenchmarkDecode(b *testing.B) {
-	for _, n := range []int{1, 2, 1000} {
-		b.Run(fmt.Sprintf("items=%d", n), func(b *testing.B) {
-			body := message(n)
-			b.ReportAllocs()
-			b.SetBytes(int64(len(body)))
-			for b.Loop() {
-				require.Get(decode(body))(b)
-			}
-		})
-	}
-}
-
 // message has n items of one piece each: skus 1 to n.
 func message(n int) []byte {
 	body := bytes.NewBufferString(`{"order_sn":"20261121-0001","reason":"payment_timeout","items":[`)
