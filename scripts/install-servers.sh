@@ -16,7 +16,7 @@ set -eu
 have() {
 	for name; do
 		case $name in
-		/*) for path in $name; do [ -x "$path" ] && return 0; done ;; # a pattern: it must expand
+		/*) for path in $name; do [ -e "$path" ] && return 0; done ;; # a pattern: it must expand
 		*) (PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" && command -v "$name") >/dev/null && return 0 ;;
 		esac
 	done
@@ -34,48 +34,30 @@ fi
 if [ -z "${ROLLBACKD_TEST_REDIS_URL:-}" ]; then
 	have redis-server valkey-server || missing="$missing redis-server"
 fi
-have curl || missing="$missing curl" # the last two are what the documents' commands want
-have jq || missing="$missing jq"
+# needs PROGRAM[:PACKAGE]... notes the packages of those that are not there.
+needs() {
+	for pair; do
+		have "${pair%:*}" || missing="$missing ${pair#*:}"
+	done
+}
+
+needs curl jq # which the documents' commands want
 case ${1:-} in
-prometheus) { have prometheus && have promtool; } || missing="$missing prometheus" ;;
-browser)
-	have chromium || missing="$missing chromium"
-	[ -d /usr/share/fonts/truetype ] || missing="$missing fonts-dejavu-core"
-	have npm || missing="$missing npm"
+prometheus) needs prometheus promtool:prometheus ;;
+browser) needs chromium /usr/share/fonts/truetype:fonts-dejavu-core npm ;;
+zookeeper) needs /usr/share/java/zookeeper.jar:zookeeper java:default-jre-headless ;;
+galera) # with a MySQL of ROLLBACKD_TEST_MYSQL_DSN too: the nodes are private
+	needs mariadbd:mariadb-server /usr/lib/galera/libgalera_smm.so:galera-4 rsync ss:iproute2 lsof ps:procps haproxy
 	;;
-zookeeper)
-	[ -f /usr/share/java/zookeeper.jar ] || missing="$missing zookeeper"
-	have java || missing="$missing default-jre-headless"
-	;;
-galera)
-	have mariadbd || missing="$missing mariadb-server" # with a MySQL of ROLLBACKD_TEST_MYSQL_DSN too: the nodes are private
-	[ -f /usr/lib/galera/libgalera_smm.so ] || missing="$missing galera-4"
-	have rsync || missing="$missing rsync"
-	have ss || missing="$missing iproute2"
-	have lsof || missing="$missing lsof"
-	have ps || missing="$missing procps"
-	have haproxy || missing="$missing haproxy"
-	;;
-clock) ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing="$missing libfaketime" ;;
+clock) needs '/usr/lib/*/faketime/libfaketimeMT.so.1:libfaketime' ;;
 languages)
-	have php || missing="$missing php-cli"
+	needs php:php-cli javac:default-jdk-headless /usr/share/java/mariadb-java-client.jar:libmariadb-java \
+		/usr/share/java/gson.jar:libgoogle-gson-java node:nodejs /usr/share/nodejs/mysql:node-mysql
 	php -m 2>/dev/null | grep -q pdo_mysql || missing="$missing php-mysql"
-	have javac || missing="$missing default-jdk-headless"
-	[ -f /usr/share/java/mariadb-java-client.jar ] || missing="$missing libmariadb-java"
-	[ -f /usr/share/java/gson.jar ] || missing="$missing libgoogle-gson-java"
-	have node || missing="$missing nodejs"
-	[ -d /usr/share/nodejs/mysql ] || missing="$missing node-mysql"
 	/usr/bin/python3 -c 'import pymysql' 2>/dev/null || missing="$missing python3-pymysql"
 	;;
-site)
-	have hugo || missing="$missing hugo"
-	have dot || missing="$missing graphviz"
-	have npm || missing="$missing npm"
-	;;
-haproxy)
-	have haproxy || missing="$missing haproxy"
-	have ip || missing="$missing iproute2"
-	;;
+site) needs hugo dot:graphviz npm ;;
+haproxy) needs haproxy ip:iproute2 ;;
 esac
 [ -n "$missing" ] || exit 0
 
