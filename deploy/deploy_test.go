@@ -219,7 +219,6 @@ func envFile(t *testing.T, path string) []string {
 	return env
 }
 
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content := require.Get(os.ReadFile(path))(t)
