@@ -57,7 +57,7 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 	assert.AtLeast(t, lasts, 2*lookBack, "it fires after") // one wait is seen for the look back
 }
 
-// Given the alerts, then each says what it means and leads to its section of the runbooks, and each section is an alert's.
+// Given the alerts, then each says what it means and leads to its section of the runbooks; each section is an alert's.
 func TestEachAlertHasItsRunbook(t *testing.T) {
 	sections := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^## (\w+)\n\n\S`).FindAllStringSubmatch(read(t, "../docs/runbooks.md"), -1) {
@@ -67,8 +67,9 @@ func TestEachAlertHasItsRunbook(t *testing.T) {
 	assert.AtLeast(t, len(alerts), 20, "only alerts found: the pattern is wrong")
 	for _, text := range alerts {
 		alert, _, _ := strings.Cut(text, "\n")
+		const runbooks = "runbook_url: https://github.com/rollbackd/rollbackd/blob/main/docs/runbooks.md#"
 		for _, has := range []string{"severity: ", "summary: ", "description: ",
-			"runbook_url: https://github.com/rollbackd/rollbackd/blob/main/docs/runbooks.md#" + strings.ToLower(alert) + "\n"} {
+			runbooks + strings.ToLower(alert) + "\n"} {
 			assert.Has(t, text, has, "%s lacks", alert)
 		}
 		if !sections[alert] {

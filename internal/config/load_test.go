@@ -154,6 +154,7 @@ func TestValueComesFromAFile(t *testing.T) {
 
 func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 	dir := t.TempDir()
+	large := strings.Repeat("x", maxFileBytes+1)
 	file := func(name, text string) string {
 		write(t, filepath.Join(dir, name), text)
 		return filepath.Join(dir, name)
@@ -169,7 +170,7 @@ func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 		"empty content":   {set("GROUP_FILE", empty), "is empty"},
 		"only a mark":     {set("GROUP_FILE", file("mark", "\ufeff\n")), "is empty"},
 		"UTF-16":          {set("GROUP_FILE", file("wide", "\xff\xfeg\x00")), "ROLLBACKD_GROUP"},
-		"too large":       {set("GROUP_FILE", file("large", strings.Repeat("x", maxFileBytes+1))), "at most 65536 are allowed"},
+		"too large":       {set("GROUP_FILE", file("large", large)), "at most 65536 are allowed"},
 		"both":            {set("GROUP_FILE", empty, "GROUP", "g"), "ROLLBACKD_GROUP_FILE are both set"},
 		"both, one empty": {set("GROUP_FILE", empty, "GROUP", ""), "are both set"},
 	} {

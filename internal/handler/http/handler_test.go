@@ -275,8 +275,8 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 }
 
 // counted answers each request as its function says, which gets the number of the request, from 1, and the one on its
-// connection. It returns the requests as they came.
-func counted(t *testing.T, answer func(w http.ResponseWriter, n, onConn int)) (target string, requests func() []string) {
+// connection. It returns where, and the requests as they came.
+func counted(t *testing.T, answer func(w http.ResponseWriter, n, onConn int)) (string, func() []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var came []string

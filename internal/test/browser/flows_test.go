@@ -241,6 +241,7 @@ func (k *keyboard) finds(order, shows, parts string) {
 	k.tabTo("Message or order")
 	k.press(kb.Enter)
 	k.until("one may write the order at once", `document.activeElement.id === "sn"`)
+	k.reads("label")
 	k.write(order)
 	k.press(kb.Enter)
 	k.shows(shows)
@@ -269,10 +270,11 @@ func TestFiveTasksAreDoneByKeyboardInFourMinutes(t *testing.T) {
 			k.write(token)
 			k.press(kb.Enter)
 			k.shows("What needs a person")
-			k.shows(map[bool]string{true: "This page changes by itself.", false: "Load the page again for newer figures."}[script])
+			figures := map[bool]string{true: "This page changes by itself.", false: "Load the page again for newer figures."}
+			k.shows(figures[script])
 			k.reads(".needs")
 
-			k.finds(order, "all 3 attempts failed, the last one as in remark", "label, .answer")
+			k.finds(order, "all 3 attempts failed, the last one as in remark", ".answer")
 			k.skip()
 			k.goes(order, kb.Enter, `"20261122-0070"`, "article pre")
 

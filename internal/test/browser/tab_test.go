@@ -244,5 +244,6 @@ func (b *tab) form() string {
 
 // sends is the expression that sends such a form again, by a script.
 func sends(form string) string {
-	return fmt.Sprintf(`fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))})`, basePath+"/letters/act", form)
+	const send = `fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))})`
+	return fmt.Sprintf(send, basePath+"/letters/act", form)
 }
