@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +15,10 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -127,5 +134,212 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 			t.Errorf("frozen while it works %v: %v after %v, done %v, %q", whenWorking, err, took, done, stderr.String())
 		}
 		proxy.Hold(false)
+	}
+}
+
+// Given a daemon, when a person pauses the fleet, then nobody consumes until the pause is ended; one that stands is
+// only replaced on purpose.
+func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.play("pause", map[string]func(){
+		"nobody consumes": func() {
+			poll.Until(t, "nobody consumes", func() bool { return s.broker.Consumers(s.queue) == 0 })
+		},
+		"somebody consumes": s.consumes,
+	})
+}
+
+// consumes waits until somebody consumes the main queue.
+func (s *shell) consumes() {
+	s.t.Helper()
+	poll.Until(s.t, "somebody consumes", func() bool { return s.broker.Consumers(s.queue) > 0 })
+}
+
+// Given an order that goes back in part, with a conflict, bodies that cannot be read and a message that nobody can
+// identify, then each that names it is explained, and lists choose among their rows.
+func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.play("log", map[string]func(){"a message without a usable key": func() {
+		s.broker.Publish("", s.queue, stack.Message{
+			MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2,
+		})
+	}})
+}
+
+// Given a schema without the tables of stock, as a program with a handler of its own has it, then its messages are
+// explained all the same.
+func TestAMessageIsExplainedWhereNoStockIs(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.exec("DROP TABLE stock_reservation", "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
+		"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'b1', 1, 1, UTC_TIMESTAMP(6), "+
+		"UTC_TIMESTAMP(6))")
+	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "b1")
+	if code != exitDone || !strings.Contains(stdout, "success") || !strings.Contains(stdout+stderr, "no table of them") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+}
+
+func TestALongListGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	var rows []string
+	for i := range 2105 { // more than two pages
+		rows = append(rows, fmt.Sprintf("('stock-rollback', 't', '%d', %d, 1, '2026-11-21 12:00:00', UTC_TIMESTAMP(6), "+
+			"IF(%[2]d = 3, 'exhausted', NULL))", i, i%5))
+	}
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at, reason) VALUES " + strings.Join(rows, ","))
+	list := func(of string, args ...string) (keys []string, after string) {
+		t.Helper()
+		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{of, "list", "-o", "json"}, args...)...)
+		var page []struct{ Key, Status string }
+		if err := json.Unmarshal([]byte(stdout), &page); err != nil || code != exitDone {
+			t.Fatalf("exit %d, %v: %s", code, err, stderr)
+		}
+		for _, row := range page {
+			keys = append(keys, row.Key+row.Status)
+		}
+		if m := regexp.MustCompile(`this goes on: --after (\S+)`).FindStringSubmatch(stderr); m != nil {
+			after = m[1]
+		}
+		return keys, after
+	}
+	for of, all := range map[string]int{"log": 2105, "dlq": 2105 / 5} { // each fifth row is dead
+		if keys, after := list(of, "--limit", "0"); len(keys) != all || after != "" {
+			t.Errorf("%s: %d rows, after %q", of, len(keys), after)
+		}
+		seen := map[string]bool{}
+		for keys, after := list(of, "--limit", "200"); ; keys, after = list(of, "--limit", "200", "--after", after) {
+			for _, key := range keys {
+				seen[key] = true
+			}
+			if after == "" {
+				break
+			}
+		}
+		assert.Is(t, len(seen), all, "%s, page by page: different rows", of)
+	}
+	keys, _ := list("log", "--status", "failed", "--limit", "7")
+	if len(keys) != 7 || !strings.HasSuffix(keys[0], "failed") {
+		t.Errorf("7 failed ones: %+v", keys)
+	}
+}
+
+// Given a message and reservations that it gave back, then their story is told in order of time.
+func TestTheStoryIsInOrderOfTime(t *testing.T) { played(t, "story") }
+
+// Given rows of several ages, when they are pruned, then what would go is shown first, and what is old and has ended
+// goes.
+func TestPruneShowsWhatGoesAndDeletesIt(t *testing.T) { played(t, "prune") }
+
+// Given a message that failed for good and a dead-letter queue that refuses its letter, then every command says what is
+// true, and reconcile does not send it again while its delivery waits.
+func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	dead := rabbit.DeadQueue(s.queue)
+	s.broker.Policy("full", dead, map[string]any{"max-length": 1, "overflow": "reject-publish"})
+	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "test"})
+	defer func() { _ = p.Close(t.Context()) }()
+	filler := []rabbit.Publishing{{Key: dead, Message: rabbit.Message{MessageID: "filler",
+		DeliveryMode: rabbit.Persistent}}}
+	for !errors.Is(p.Publish(t.Context(), filler)[0], rabbit.ErrNacked) {
+		if t.Context().Err() != nil {
+			t.Fatal("the queue refuses nothing")
+		}
+	}
+	s.run("{\"order\":\"bad\",\"id\":\"A-1\"}\n", "publish", "--key-field", "id")
+	stop := s.daemon()
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
+	stop() // who looks takes the letters into its hands, which makes room
+	for _, tc := range []struct {
+		want string
+		args []string
+	}{
+		{"does not take its letter yet, and its delivery is held until then", []string{"log", "explain", "A-1"}},
+		{"A-1", []string{"log", "list", "--status", "failed"}},
+		{"malformed", []string{"log", "list", "--status", "failed"}},
+	} {
+		if stdout, stderr, code := runCLI(t, s.environ, "", tc.args...); code != exitDone ||
+			!strings.Contains(stdout, tc.want) {
+			t.Errorf("%v: exit %d, want %q in\n%s%s", tc.args, code, tc.want, stdout, stderr)
+		}
+	}
+	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); strings.Contains(stdout, "A-1") {
+		t.Errorf("dlq list shows a letter that is not there:\n%s", stdout)
+	}
+	report, _ := s.reconcileJSON("--republish", "--overdue", "1ns")
+	found := false
+	for _, f := range report.Findings {
+		if f.Key != "A-1" {
+			continue
+		}
+		found = true
+		if f.Kind != "overdue" || f.Mended || f.Failure != "" || !strings.Contains(f.Hindrance, "delivery waits") ||
+			!strings.Contains(f.Cure, "log explain A-1") {
+			t.Errorf("reconcile says %+v", f)
+		}
+	}
+	if !found {
+		out, _, _ := runCLI(t, s.environ, "", "log", "list")
+		t.Fatalf("reconcile says nothing of it: %+v\n%s", report, out)
+	}
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 2 AND replays = 0")
+	// and when there is room, it is dead with its reason
+	s.broker.Policy("full", dead, nil)
+	stop = s.daemon()
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 3 AND reason = "+
+		"'malformed' AND replays = 0")
+	stop()
+}
+
+// Given a classic queue that was there before, when its messages are moved, then they stand in the main queue, and what
+// cannot work is said with what to do.
+func TestMoveCarriesAnotherQueueOver(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	old := s.broker.Name("orders.cancelled")
+	s.broker.DeclareQueue(old, nil)
+	s.broker.Publish("", old, stack.Message{Body: []byte(`{"order_sn":"A-1"}`), MessageId: "A-1"})
+	s.vars = append(s.vars, "$OLD", old)
+	s.play("move", map[string]func(){
+		"it is in the main queue": func() {
+			if d, ok := s.broker.Get(s.queue); !ok || d.MessageId != "A-1" || d.Type != old {
+				t.Errorf("in the main queue is %+v, %v", d, ok)
+			}
+		},
+		"a message is too large": func() {
+			s.broker.Publish("", old, stack.Message{
+				MessageId: "large", Headers: map[string]any{"x": strings.Repeat("x", 130_980)},
+			})
+		},
+	})
+}
+
+// Given a move that follows, when it is interrupted, then it has done what it was asked to.
+func TestAMoveThatFollowsEndsWellWhenItIsInterrupted(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	old := s.broker.Name("orders.cancelled")
+	s.broker.DeclareQueue(old, nil)
+	s.run("", "migrate")
+	s.broker.Publish("", old, stack.Message{Body: []byte(`{}`)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan int, 1)
+	var stdout, stderr bytes.Buffer
+	go func() {
+		done <- run(ctx, []string{"/usr/bin/consumer", "move", "--from", old, "--follow"}, s.environ, strings.NewReader(""),
+			&stdout, &stderr)
+	}()
+	poll.Until(t, "the message is moved", func() bool {
+		return s.broker.Depth(s.queue) == 1 && s.broker.Unacked(old) == 0
+	})
+	cancel()
+	if code := <-done; code != exitDone || !strings.Contains(stdout.String(), "1         moved from") {
+		t.Errorf("exit %d, %q, %q", code, stdout.String(), stderr.String())
 	}
 }

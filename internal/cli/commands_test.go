@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -137,4 +139,152 @@ settled 2; kill %1; wait; shop -Ne "SELECT CONCAT('stock ', amount) FROM stock"`
 export ROLLBACKD_SQL_FILE=deploy/examples/sql/order-state/handler.sql
 shop <deploy/examples/sql/order-state/tables.sql
 `+commands), shown)
+}
+
+// commandsOfBackup are the blocks that docs/operations.md shows for backup and restore.
+func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported string) {
+	t.Helper()
+	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "operations.md")))(t)
+	blocks := strings.Split(string(page), "<!-- in the test: internal/cli/commands_test.go -->\n```sh\n")[1:]
+	require.Is(t, len(blocks), 5, "the page has blocks of commands for backup and restore")
+	for i := range blocks {
+		blocks[i], _, _ = strings.Cut(blocks[i], "```")
+	}
+	return blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
+}
+
+// restorer types commands in a shell, with mysql and rollbackd at hand.
+type restorer struct {
+	s       *shell
+	environ []string
+	home    string
+}
+
+func newRestorer(t *testing.T, s *shell) *restorer {
+	t.Helper()
+	c := require.Get(mysql.ParseDSN(s.dsn))(t)
+	host, port, _ := strings.Cut(c.Addr, ":")
+	o := &restorer{s: s, home: t.TempDir()}
+	require.OK(t, os.Symlink(program.Shared(t), filepath.Join(o.home, "rollbackd")))
+	mine := fmt.Sprintf("[client]\nhost=%s\nport=%s\nprotocol=tcp\nuser=%s\npassword=%s\n", host, port, c.User, c.Passwd)
+	require.OK(t, os.WriteFile(filepath.Join(o.home, ".my.cnf"), []byte(mine), 0o600))
+	o.environ = append([]string{"HOME=" + o.home, "PATH=" + o.home + ":" + os.Getenv("PATH"), "SCHEMA=" + c.DBName},
+		s.environ...)
+	var server string
+	require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&server))
+	client, err := exec.CommandContext(t.Context(), "mysqldump", "--version").CombinedOutput()
+	if err != nil || strings.Contains(server, "MariaDB") != strings.Contains(string(client), "MariaDB") {
+		t.Skipf("this machine has no mysqldump of the server's own (%s): %s, %v", server, client, err)
+	}
+	return o
+}
+
+// does runs commands in a shell, which ends at the first that fails.
+func (o *restorer) does(commands string, wantCode int) {
+	o.s.t.Helper()
+	cmd := exec.CommandContext(o.s.t.Context(), "bash", "-e", "-c", commands)
+	cmd.Env, cmd.Dir = o.environ, o.home
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != wantCode {
+		o.s.t.Fatalf("%s: %v, want exit %d\n%s", commands, err, wantCode, out)
+	}
+}
+
+// finds holds what reconcile finds against kinds and how many there are of each.
+func (s *shell) finds(when string, want map[operator.FindingKind]int) {
+	s.t.Helper()
+	r, _ := s.reconcileJSON()
+	got := map[operator.FindingKind]int{}
+	for _, f := range r.Findings {
+		got[f.Kind]++
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		s.t.Errorf("%s reconcile finds %v, want %v", when, got, want)
+	}
+}
+
+// Given a shop that is put back to its backup by the commands of docs/operations.md, then what was acked since is lost
+// to reconcile and comes back with the producers' events, what became a letter is found and filed, and nothing has its
+// effect twice. Given the log or the stock put back alone, then reconcile finds what is missing.
+func TestABackupComesBackAsThePageSays(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	backup, restore, resend, _, _ := commandsOfBackup(t)
+	o := newRestorer(t, s)
+	amount := func(want int) { t.Helper(); s.eventually(want, "SELECT amount FROM stock WHERE sku_id = 1") }
+	reserve := func(orders ...string) (bodies string) {
+		for _, order := range orders {
+			s.reserve(order, 1, 2)
+			bodies += `{"order_sn":"` + order + "\"}\n"
+		}
+		return bodies
+	}
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
+	before := reserve("A-1", "A-2")
+	since := reserve("A-3", "A-4")
+	s.run(before, "publish", "--key-field", "order_sn")
+	stop := s.daemon()
+	amount(104)
+	o.does(backup, 0)
+	// two more take effect, and one, whose order is unknown, is dead
+	s.run(since+`{"order_sn":"X-1"}`, "publish", "--key-field", "order_sn")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	amount(108)
+	stop()
+	o.does(`mysqldump "$SCHEMA" stock stock_reservation >stock.sql
+mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >log.sql`, 0)
+
+	o.does(restore, exitFailed)
+	amount(104)
+	s.finds("after the restore", map[operator.FindingKind]int{operator.LetterWithoutRow: 1})
+	events := filepath.Join(o.home, "events-since-the-backup.ndjson")
+	require.OK(t, os.WriteFile(events, []byte(before+since), 0o600))
+	o.does(resend, 0)
+	stop = s.daemon()
+	amount(108)
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
+	stop()
+	s.finds("in the end", map[operator.FindingKind]int{})
+
+	// the log alone, older than the stock
+	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <stock.sql`, 0)
+	s.finds("with an older log", map[operator.FindingKind]int{
+		operator.LetterWithoutRow: 1, operator.ReleasedWithoutSuccess: 2,
+	})
+	o.does(resend, 0)
+	stop = s.daemon()
+	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	stop()
+	amount(108)
+	// the stock alone, older than the log
+	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <log.sql`, 0)
+	amount(104)
+	s.finds("with an older stock", map[operator.FindingKind]int{operator.SuccessNotReleased: 2})
+}
+
+// Given a RabbitMQ whose queues, exchange and policy are gone, when its definitions are put back by the commands of the
+// page, then migrate finds all that it makes, and the policy is there.
+func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
+	s := newShell(t)
+	s.broker = own.Broker(t)
+	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+own.URL())
+	s.quietly("", "migrate")
+	_, _, _, export, imported := commandsOfBackup(t)
+	file := filepath.Join(t.TempDir(), "definitions.json")
+	ctl := func(command string) string {
+		t.Helper()
+		args := words(t, strings.ReplaceAll(command, "definitions.json", file))
+		out, err := own.Ctl(args[1:]...)
+		if err != nil || args[0] != "rabbitmqctl" {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return out
+	}
+	s.broker.Policy("kept", s.queue, map[string]any{"delivery-limit": 7})
+	ctl(export)
+	ctl("rabbitmqctl clear_policy kept")
+	s.broker.Delete(s.queue, rabbit.DeadQueue(s.queue))
+	assert.Is(t, s.run("", "migrate", "--status"), exitFailed, "without its queues: exit")
+	ctl(imported)
+	assert.Is(t, s.run("", "migrate", "--status"), exitDone, "after the import: exit %s", s.script.String())
+	assert.Has(t, ctl("rabbitmqctl list_policies"), "kept", "the policy did not come back")
 }

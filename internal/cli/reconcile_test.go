@@ -3,6 +3,9 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -270,4 +274,219 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 			t.Errorf("%s has no explanation or no cure of its own", kind)
 		}
 	}
+}
+
+func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
+	for _, order := range []string{`a\b`, `a\nb`, `tab\c`, "20261121-0001", `it's "$(x)" & <y>`} {
+		f := operator.Finding{
+			Kind: operator.SuccessNotReleased, Tag: "stock.rollback", Key: order, Order: order,
+			Items: []operator.Item{{SKU: 1, Quantity: 2}},
+		}
+		command := f.Cure("x", time.Now())
+		echo, publish, _ := strings.Cut(command, " | ")
+		body := require.Get(exec.CommandContext(t.Context(), "sh", "-c", echo).Output())(t)
+		sources, _ := wire.ParseKeySources("json:/order_sn") // the setting under which a key is the order's number
+		tag := publish[strings.LastIndex(publish, " ")+1:]
+		id, err := wire.Identify("g", sources, "q", rabbit.Delivery{
+			Message: rabbit.Message{Type: tag, Body: []byte(strings.TrimSuffix(string(body), "\n"))},
+		})
+		if err != nil || id.Identity.Key != order {
+			t.Errorf("order %q: %s\ngives %q: key %q, %v", order, command, body, id.Identity.Key, err)
+		}
+		if id.Identity.Tag == f.Tag && id.Identity.Key == f.Key {
+			t.Errorf("order %q: the message has the identity of the one that is success, and another body: it ends as conflict",
+				order)
+		}
+	}
+}
+
+// cancelledOrders is the SELECT that docs/outbox.md shows.
+func cancelledOrders(t *testing.T) string {
+	t.Helper()
+	page := require.Get(os.ReadFile("../../docs/outbox.md"))(t)
+	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/reconcile_test.go -->\n```sql\n")
+	text, _, ends := strings.Cut(rest, "```")
+	if !ok || !ends {
+		t.Fatal("docs/outbox.md shows no SELECT of this test")
+	}
+	return text
+}
+
+// selects writes the file and says what names it.
+func (s *shell) selects(text string) (path string) {
+	s.t.Helper()
+	path = filepath.Join(s.t.TempDir(), "cancelled.sql")
+	require.OK(s.t, os.WriteFile(path, []byte(text), 0o600))
+	s.replace = append(s.replace, path, "cancelled.sql")
+	return path
+}
+
+// orders makes cancelled orders.
+func (s *shell) orders(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		ago := 1
+		if strings.HasPrefix(name, "old-") {
+			ago = 40 * 24
+		}
+		require.Get(s.db().ExecContext(s.t.Context(), "INSERT INTO orders (order_sn, cancelled_at) VALUES (?, "+
+			"UTC_TIMESTAMP(6) - INTERVAL ? HOUR)", name, ago))(s.t)
+	}
+}
+
+// prepareExpected makes orders whose messages are wherever a message can be.
+func prepareExpected(s *shell) {
+	s.t.Helper()
+	s.exec("CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, order_sn VARCHAR(300) NOT NULL, "+
+		"status VARCHAR(20) NOT NULL DEFAULT 'cancelled', cancelled_at DATETIME(6) NULL)",
+		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
+	s.orders("paid", "late", "applied-1", "applied-2", "other-body", "dead", "discarded", "failed", "claimed", "waits",
+		"parked", "lost-1", "lost-2", "old-lost", "queued", "bad\nname")
+	s.exec("UPDATE orders SET status = 'paid' WHERE order_sn = 'paid'",
+		"UPDATE orders SET cancelled_at = UTC_TIMESTAMP(6) WHERE order_sn = 'late'")
+	for _, order := range []string{"applied-1", "applied-2", "other-body", "lost-1", "lost-2", "queued"} {
+		s.reserve(order, 1, 2)
+	}
+	publish := func(orders ...string) {
+		var bodies strings.Builder
+		for _, order := range orders {
+			fmt.Fprintf(&bodies, "{\"order_sn\":%q}\n", order)
+		}
+		s.quietly(bodies.String(), "publish", "--key-field", "order_sn")
+	}
+	publish("applied-1", "applied-2", "dead", "discarded", "failed", "claimed")
+	s.quietly(`{"order_sn":"other-body", "by":"hand"}`, "publish", "--key-field", "order_sn")
+	stop := s.daemon()
+	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	stop()
+	s.quietly("", "dlq", "discard", "--key", "discarded", "--why", "a test order")
+	publish("queued")
+	s.exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 1, reason = NULL WHERE msg_key = 'failed'",
+		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, reason = NULL, owner = 'host/1/2/3/4' WHERE "+
+			"msg_key = 'claimed'",
+		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) VALUES ('stock.rollback', 'waits', "+
+			"'{\"order_sn\":\"waits\"}', UTC_TIMESTAMP(6) + INTERVAL 1 HOUR)",
+		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, parked_at, next_at, reason) VALUES ('stock.rollback', "+
+			"'parked', '{\"order_sn\":\"parked\"}', UTC_TIMESTAMP(6), '9999-12-31', 'no queue is bound')")
+	s.script.Reset()
+}
+
+// Given cancelled orders whose messages are wherever a message can be, and rows that a transaction has locked, when
+// reconcile is asked for what should have come, then it says of each where it is, and waits for nobody. What was lost
+// is put into the outbox once nothing speaks against it, and comes, once.
+func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, "ROLLBACKD_OUTBOX=on")
+	prepareExpected(s)
+	file := s.selects(cancelledOrders(t))
+
+	locked := require.Get(s.db().BeginTx(t.Context(), nil))(t)
+	for _, table := range []string{"orders", "consumer_log", "rollbackd_outbox"} {
+		rows := require.Get(locked.QueryContext(t.Context(), "SELECT 1 FROM "+table+" FOR UPDATE"))(t)
+		for rows.Next() {
+		}
+		require.OK(t, rows.Close())
+	}
+	assert.Is(t, s.run("", "reconcile", "--expected", file), exitFailed, "the first look: exit")
+	require.OK(t, locked.Rollback())
+
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed,
+		"while a message waits in the queue: exit")
+	stop := s.daemon()
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'queued' AND consumer_status = 1")
+	stop()
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed, "while bodies differ: exit")
+	s.exec("DELETE FROM orders WHERE order_sn IN ('other-body', 'dead', 'parked', 'bad\\nname')")
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish", "--why", "a lost backup"), exitDone,
+		"when nothing speaks against it: exit")
+	s.eventually(2, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE 'lost-%'")
+	s.run("", "acts", "--kind", string(operator.KindExpected))
+
+	stop = s.daemon()
+	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'lost-%' AND consumer_status = 1")
+	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
+	stop()
+	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitDone, "when all have come: exit")
+	s.eventually(112, "SELECT amount FROM stock WHERE sku_id = 1")
+	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
+	s.golden("expected")
+}
+
+// Given orders whose messages were never seen in a schema without an outbox, then a look says so and what makes the
+// table, before it begins, when it is to publish; without that it needs none. Doctor says of the file what run would.
+func TestWhatShouldHaveComeCannotBePutWithoutAnOutbox(t *testing.T) {
+	t.Parallel()
+	s := migrated(t)
+	s.exec("CREATE TABLE orders (id BIGINT PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+	text := "SELECT 't' AS msg_tag, id AS msg_key, '{}' AS body, NULL AS created_at, id AS after FROM orders " +
+		"WHERE id > :after ORDER BY id LIMIT :limit"
+	file := s.selects(text)
+	for _, test := range []struct{ more, stdout, stderr string }{
+		{"", "1  ", "messages that did not come: 1"},
+		{"--publish", "", "nothing was put into the outbox: outbox, whose table `rollbackd migrate --outbox` makes: "},
+	} {
+		args := strings.Fields("reconcile --expected " + file + " " + test.more)
+		stdout, stderr, code := runCLI(t, s.environ, "", args...)
+		if code != exitFailed || strings.Contains(stdout, "not_seen") != (test.stdout != "") ||
+			!strings.Contains(stderr, test.stderr) {
+			t.Errorf("%v: exit %d, %s%s; want %q", args, code, stdout, stderr, test.stderr)
+		}
+	}
+	for _, test := range []struct{ file, says string }{
+		{file, "no ROLLBACKD_EXPECTED_FILE"},
+		{file + ".none", "fail ROLLBACKD_EXPECTED_FILE = no such file → mend the file"},
+		{s.selects("DELETE FROM orders"), "fail ROLLBACKD_EXPECTED_FILE = must hold one SELECT"},
+		{s.selects("SELECT 1"), "fail ROLLBACKD_EXPECTED_FILE = :after, :limit"},
+	} {
+		s.says(test.says, "ROLLBACKD_EXPECTED_FILE="+test.file)
+	}
+}
+
+// Given more orders than one piece has, with keys of numbers and of texts, then each is seen once; and a SELECT that
+// could leave some out, or that is none, is refused.
+func TestWhatShouldHaveComeIsReadInPieces(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, "ROLLBACKD_OUTBOX=on")
+	s.exec("CREATE TABLE orders (id BIGINT UNSIGNED PRIMARY KEY, order_sn VARCHAR(50) COLLATE utf8mb4_general_ci NOT "+
+		"NULL UNIQUE, uuid BINARY(2) NOT NULL UNIQUE, body LONGTEXT NULL)",
+		"INSERT INTO orders (id, order_sn, uuid) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE "+
+			"i < 49), m (i) AS (SELECT a.i * 50 + b.i + 1 FROM n a, n b) SELECT i * 7 + 9223372036854775900, "+
+			"CONCAT('order-', i), UNHEX(LPAD(HEX(i * 11 + 20000), 4, '0')) FROM m")
+	selects := func(key, after, order string) string {
+		return "SELECT 't' AS MSG_TAG, " + key + " AS msg_key, NULL AS body, NULL AS created_at, " + after + " AS after " +
+			"FROM orders WHERE " + after + " > :after ORDER BY " + order + " LIMIT :limit"
+	}
+	byID := selects("order_sn", "id", "id")
+	for name, tc := range map[string]struct{ text, instead, says string }{
+		"by a number":            {},
+		"by a text":              {selects("order_sn", "order_sn", "order_sn"), "", ""},
+		"by what is the key too": {selects("id", "id", "id"), "", ""},
+		"by bytes":               {selects("order_sn", "uuid", "uuid"), "", ""},
+		"with large bodies":      {"NULL", "REPEAT('x', 20000)", ""},
+		"in another order":       {"ORDER BY id", "ORDER BY id DESC", "stood before it"},
+		"by a time":              {"id AS after", "NOW() AS after", "stood before it"},
+		"by what is not unique":  {"id AS after", "7 AS after", "stood before it"},
+		"one message twice":      {"order_sn AS msg_key", "CEILING(id / 50) AS msg_key", "did not come: 2500"},
+		"half left out":          {"SELECT * FROM (" + byID + ") x WHERE after % 2 = 0", "", "did not come: 1250"},
+		"without a body":         {"NULL AS body, ", "", "they must be msg_tag, msg_key, body"},
+		"of an unknown table":    {"orders", "ordres", "ordres"},
+		"a DELETE":               {"DELETE FROM orders WHERE id > :after LIMIT :limit", "", "1:1: the file must hold"},
+	} {
+		text := strings.Replace(byID, tc.text, tc.instead, 1)
+		if strings.HasPrefix(tc.text, "SELECT") || strings.HasPrefix(tc.text, "DELETE") {
+			text = tc.text
+		}
+		stdout, stderr, code := runCLI(t, s.environ, "", "reconcile", "--expected", s.selects(text), "--limit", "2")
+		if tc.says != "" {
+			if code == exitDone || !strings.Contains(stderr, tc.says) {
+				t.Errorf("%s: exit %d, %s%s; want %q", name, code, stdout, stderr, tc.says)
+			}
+			continue
+		}
+		if !strings.Contains(stdout, "\n2500") || code != exitFailed || strings.Count(stdout, "\nnot_seen  t") != 2 {
+			t.Errorf("%s: exit %d, %s%s; want 2500 messages that were not seen, and two of them", name, code, stdout, stderr)
+		}
+	}
+	s.eventually(2500, "SELECT COUNT(*) FROM orders")
 }

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
@@ -167,4 +170,240 @@ func TestAPersonHasMessagesOfTheOutboxSentOrDropped(t *testing.T) {
 	s.play("outbox", map[string]func(){
 		"the queue is bound": func() { s.broker.Bind(s.queue, "nowhere", s.broker.Name("stock")) },
 	})
+}
+
+// sender is an outbox, and the queue that its messages come to.
+type sender struct {
+	*shell
+	logs *program.Log
+}
+
+func newSender(t *testing.T) *sender {
+	t.Helper()
+	s := &sender{relayShell(t), &program.Log{}}
+	s.quietly("", "migrate", "--outbox")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last lines of the relays' log:\n%s", s.logs.Tail(40))
+		}
+	})
+	return s
+}
+
+// relay starts the real program, with settings besides.
+func (s *sender) relay(more ...string) *program.Process {
+	s.t.Helper()
+	p := require.Get(program.Start(program.Options{
+		Path: program.Shared(s.t), Args: []string{"relay"}, Env: append(s.environ[:len(s.environ):len(s.environ)], more...),
+		Log: s.logs,
+	}))(s.t)
+	s.t.Cleanup(func() { _ = p.Kill() })
+	return p
+}
+
+// between puts proxies between a relay and its servers, and starts it.
+func (s *sender) between() (p *program.Process, database, broker *stack.TCPProxy) {
+	s.t.Helper()
+	database, broker = stack.Proxy(s.t, stack.Addr(s.t, s.dsn)), stack.Proxy(s.t, stack.Addr(s.t, s.broker.URL))
+	p = s.relay("ROLLBACKD_MYSQL_DSN="+database.Through(s.dsn), "ROLLBACKD_AMQP_URL="+broker.Through(s.broker.URL))
+	return p, database, broker
+}
+
+// leaseEnds lets the claims of relays that are dead or frozen be over.
+func (s *sender) leaseEnds() {
+	s.t.Helper()
+	s.exec("UPDATE rollbackd_outbox SET next_at = UTC_TIMESTAMP(6) WHERE owner IS NOT NULL")
+}
+
+// finish lets another relay send what is left, and says how often each message came.
+func (s *sender) finish() (copies map[string]int, sum int) {
+	s.t.Helper()
+	last := s.relay()
+	if _, err := last.Addr(s.t.Context()); err != nil { // so that it can be told to stop
+		s.t.Fatal(err)
+	}
+	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
+	if code, err := last.Stop(context.WithoutCancel(s.t.Context())); err != nil || code != exitDone {
+		s.t.Errorf("after SIGTERM: exit %d, %v", code, err)
+	}
+	copies = map[string]int{}
+	all := s.broker.GetAll(s.queue)
+	for _, d := range all {
+		copies[d.MessageId]++
+	}
+	return copies, len(all)
+}
+
+// said matches the piece with the last of these words, once all before were said; then it calls do.
+func said(do func(), words ...string) func(piece []byte) bool {
+	return func(piece []byte) bool {
+		if len(words) == 0 || !bytes.Contains(piece, []byte(words[0])) {
+			return false
+		}
+		if words = words[1:]; len(words) > 0 {
+			return false
+		}
+		do()
+		return true
+	}
+}
+
+// listen lets everything pass, and calls do at the last of these words; then the channel is closed.
+func listen(wire *stack.TCPProxy, do func(), words ...string) (heard chan struct{}) {
+	heard = make(chan struct{})
+	hear := said(func() { do(); close(heard) }, words...)
+	wire.DropRequest(func(piece []byte) bool { hear(piece); return false })
+	return heard
+}
+
+func freeze(p *program.Process) func() {
+	return func() { _ = p.Signal(syscall.SIGSTOP) } // one that has ended fails the test otherwise
+}
+
+func (s *sender) thaw(p *program.Process) {
+	s.t.Helper()
+	require.OK(s.t, p.Signal(syscall.SIGCONT))
+}
+
+func (s *sender) await(what string, happened <-chan struct{}) {
+	s.t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(time.Minute):
+		s.t.Fatalf("still not after a minute: %s", what)
+	}
+}
+
+// What a relay says to its servers, in the order in which it does.
+const (
+	readsClaim    = " FOR UPDATE SKIP LOCKED"
+	writesClaim   = "SET owner = "
+	publishes     = `"order_sn":"m-`
+	readsSettled  = " AND owner = "
+	deletes       = "DELETE o FROM"
+	commits       = "\x03COMMIT"
+	rollsBack     = "\x03ROLLBACK"
+	batchOfSender = 20
+)
+
+// Given messages of which a relay claims, publishes and deletes all at once, when it is killed with SIGKILL at any
+// moment, before a server gets what it says or before it gets the server's answer, then another relay sends what is
+// left: none is lost, and those come twice that RabbitMQ had and the outbox did not know of.
+func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
+	t.Parallel()
+	const n = batchOfSender
+	for _, c := range []struct {
+		name             string
+		says             []string
+		before, answered int // how many messages come in all, at least, where it dies before it is heard, or answered
+	}{
+		{"claim: read", []string{readsClaim}, n, n},
+		{"claim: write", []string{writesClaim}, n, n},
+		{"claim: commit", []string{writesClaim, commits}, n, n},
+		{"publish", []string{publishes}, n, n + 1},
+		{"delete: read", []string{readsSettled}, 2 * n, 2 * n},
+		{"delete", []string{deletes}, 2 * n, 2 * n},
+		{"delete: commit", []string{deletes, commits}, 2 * n, n},
+	} {
+		for _, answered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the server has heard it %v", c.name, answered), func(t *testing.T) {
+				t.Parallel()
+				s := newSender(t)
+				victim, wire, broker := s.between()
+				if c.says[0] == publishes {
+					wire = broker
+				}
+				drop, want := wire.DropRequest, c.before
+				if answered {
+					drop, want = wire.DropReply, c.answered
+				}
+				there := drop(said(freeze(victim), c.says...))
+				s.put("m", n, "")
+				s.await("it is there", there)
+				require.OK(t, victim.Kill())
+				s.leaseEnds()
+				copies, sum := s.finish()
+				most := want
+				if c.says[0] == publishes && answered { // some were on their way behind the first
+					most = 2 * n
+				}
+				for key, times := range copies {
+					assert.AtMost(t, times, 2, "%s came times", key)
+				}
+				if len(copies) != n || sum < want || sum > most {
+					t.Errorf("%d messages came, %d of %d different ones; want %d to %d in all", sum, len(copies), n, want, most)
+				}
+			})
+		}
+	}
+}
+
+// Given a relay that is frozen while its messages are under way, and another that claims them when the lease is over,
+// when the first one goes on, with RabbitMQ's confirms or without an answer, then it changes nothing of what is now the
+// other's: the rows stay until that one has sent them, and no message comes more than twice.
+func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]bool{"its messages are confirmed": false, "it gets no answer": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const n = batchOfSender
+			s := newSender(t)
+			first, itsDatabase, itsBroker := s.between()
+			frozen := listen(itsBroker, freeze(first), publishes)
+			settled := listen(itsDatabase, func() {}, readsSettled, rollsBack)
+			s.put("m", n, "")
+			s.await("the first is frozen", frozen)
+			if cut {
+				itsBroker.Cut()
+			}
+			second, _, broker := s.between()
+			frozen = listen(broker, freeze(second), publishes)
+			s.leaseEnds()
+			s.await("the second is frozen, too", frozen)
+			rows := func() (text string) {
+				require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', COUNT(*), COUNT(DISTINCT owner), "+
+					"MIN(owner), MIN(next_at), MAX(next_at), SUM(tries), COUNT(reason)) FROM rollbackd_outbox").Scan(&text))
+				return text
+			}
+			before := rows()
+
+			s.thaw(first)
+			s.await("the first has looked for what it may settle, and found nothing", settled)
+			assert.Is(t, rows(), before, "the rows of the second were, and")
+			s.thaw(second)
+			copies, _ := s.finish()
+			for key, times := range copies {
+				assert.AtMost(t, times, 2, "%s came times", key)
+			}
+			assert.Is(t, len(copies), n, "messages came")
+		})
+	}
+}
+
+// Given a relay that is frozen inside a transaction, with its rows locked and deleted, then MySQL ends that session
+// within 20 seconds, another relay sends the messages again, and the frozen one works as before when it goes on.
+func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
+	t.Parallel()
+	const n = batchOfSender
+	s := newSender(t)
+	first, database, _ := s.between()
+	frozen := listen(database, freeze(first), deletes)
+	s.put("m", n, "")
+	s.await("it is frozen", frozen)
+	began := time.Now()
+	s.leaseEnds() // which waits for the rows
+	assert.AtMost(t, time.Since(began), 20*time.Second, "its rows were locked for")
+	copies, _ := s.finish()
+	for key, times := range copies {
+		assert.Is(t, times, 2, "%s came times", key)
+	}
+	s.thaw(first)
+	s.put("later", n, "")
+	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
+	if code, err := first.Stop(context.WithoutCancel(t.Context())); err != nil || code != exitDone {
+		t.Errorf("after SIGTERM: exit %d, %v", code, err)
+	}
+	if d := s.broker.Depth(s.queue); len(copies) != n || d != n {
+		t.Errorf("%d of %d messages came, and %d of %d later ones", len(copies), n, d, n)
+	}
 }

@@ -1,9 +1,13 @@
 package daemon_test
 
 import (
+	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -11,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -153,4 +158,256 @@ func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 		}
 		return says
 	})
+}
+
+// checksums are those of all tables but those in which acts are written down, and what daemons write from time to time
+// whatever is asked of them: who keeps house, and the figures of a minute.
+func (w *world) checksums() map[string]string {
+	w.t.Helper()
+	sums := map[string]string{}
+	var tables string
+	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables "+
+		"WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_name NOT IN ('consumer_log_act', "+
+		"'consumer_log_once', 'consumer_log_minute', 'rollbackd_meta')").Scan(&tables))
+	for table := range strings.SplitSeq(tables, ",") {
+		var name, sum string
+		require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "CHECKSUM TABLE "+table+" EXTENDED").Scan(&name, &sum))
+		sums[table] = sum
+	}
+	return sums
+}
+
+// Given dead orders whose reservations are back but for one, and two daemons, when the form of a rehearsal is posted to
+// both, then one is done by the running handler, its page and the command say which orders would be applied and what
+// would change, no table has changed, and the page leads to the replay, which comes to that.
+func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
+	t.Parallel()
+	n := sized(60, 10_000)
+	w, orders, both := deadOrders(t, n, 2, "MAX_ATTEMPTS", "1")
+	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) WHERE order_sn = ?", orders[0].SN)
+
+	sees := asks(t, both[0], anna, "/letters/act?act=replay&tag=stock.rollback", nil)
+	card := sees.page[strings.Index(sees.page, `aria-label="Rehearse"`):]
+	form := url.Values{"token": {field(t, card, "token")}, "set": {field(t, card, "set")}}
+	before := w.checksums() // once a form was issued
+	assert.Is(t, asks(t, both[0], rita, "/letters/rehearse", form).status, http.StatusForbidden, "who may look posts it:")
+	answers := make([]said, 2)
+	began := time.Now()
+	var posting sync.WaitGroup
+	for i := range answers {
+		posting.Go(func() { answers[i] = asks(t, both[i], anna, "/letters/rehearse", form) })
+	}
+	posting.Wait()
+	if answers[0].location == "" || answers[0].location != answers[1].location {
+		t.Fatalf("one form leads to %+v and %+v", answers[0], answers[1])
+	}
+	var act said
+	w.eventually("the rehearsal is done", func() bool {
+		act = asks(t, both[1], rita, answers[0].location, nil)
+		return strings.Contains(act.page, `<span class="tag success">done</span>`)
+	})
+	took := time.Since(began)
+	t.Logf("%d letters were rehearsed within %v", n, took.Round(10*time.Millisecond))
+	if took > time.Minute {
+		t.Error("that is over a minute")
+	}
+	for _, want := range []string{"would fail", "would be applied", "no reservation", "stock_reservation ",
+		"Nothing was written", ">" + map[int]string{60: "59", 10_000: "9,999"}[n] + "<"} {
+		assert.Has(t, act.page, want, "the page of the rehearsal lacks")
+	}
+	if after := w.checksums(); !maps.Equal(before, after) {
+		t.Errorf("tables have changed: %v, were %v", after, before)
+	}
+	out := require.Get(program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay",
+		"--all", "--rehearse"))(t)
+	for _, want := range []string{"would fail", fmt.Sprint(n - 1), "would be applied", "this was a rehearsal"} {
+		assert.Has(t, out, want, "the command does not say")
+	}
+
+	at := act.page[strings.Index(act.page, "/letters/act?"):]
+	to := strings.ReplaceAll(at[:strings.Index(at, `"`)], "&amp;", "&")
+	sees = asks(t, both[0], anna, to, nil)
+	form = url.Values{"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}}
+	assert.Is(t, asks(t, both[0], anna, "/letters/act", form).status, http.StatusSeeOther, "the replay")
+	w.eventually("all but one are applied", func() bool {
+		return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1
+	})
+	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3) WHERE order_sn LIKE 'x-%'")
+	w.eventually("the last one is replayed", func() bool { // its first letter may lie there still, and then it is told so
+		_, err := program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay", "--all",
+			"--no-wait")
+		return err == nil
+	})
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
+	w.rest(both...)
+}
+
+// Given a handler that calls a service, when a rehearsal is asked for, then the command says that it cannot be.
+func TestAHandlerThatCallsAServiceIsNotRehearsed(t *testing.T) {
+	t.Parallel()
+	service, settings := startStock(t)
+	w := newWorld(t, append(settings, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off")...)
+	service.answerWith(http.StatusUnprocessableEntity)
+	w.publish(w.route.Rollbacks(w.open(1))...)
+	d := w.start()
+	w.eventually("it is dead", func() bool { return w.rows(dedup.Dead) == 1 })
+	out, err := program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay", "--all",
+		"--rehearse")
+	if err == nil || !strings.Contains(out, "the handler acts outside MySQL") {
+		t.Errorf("%v: %s", err, out)
+	}
+	w.stop(d)
+}
+
+// Given two letters whose bodies name the wrong order, and two daemons with an outbox, when one is edited on the page,
+// then that shows what differs and what the handler would do, its form posted to both daemons sends one message, the
+// stock of the right order is back once, the letter never runs, not even when it is replayed with --discarded, and
+// pages and explain of either lead to the other; and a command edits the other letter. Both say if the outbox is late.
+func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "OUTBOX", "on", "ADMIN_TOKENS_FILE", twoTokens(t))
+	orders := w.open(2)
+	sent := w.route.Rollbacks(orders)
+	for i := range sent {
+		sent[i].Message.Body = []byte(strings.ReplaceAll(string(sent[i].Message.Body), orders[i].SN, "wrong-"+orders[i].SN))
+	}
+	first, second := w.start(), w.start()
+	w.publish(sent...)
+	w.eventually("both are dead", func() bool { return w.rows(dedup.Dead) == 2 })
+	run := func(args ...string) string {
+		t.Helper()
+		return require.Get(program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), args...))(t)
+	}
+	key, file := sent[0].Message.MessageID, filepath.Join(t.TempDir(), "letter.ndjson")
+	run("dlq", "export", "--key", key, "-o", file)
+	at := url.Values{"key": {key}, "tag": {"stock.rollback"}}
+
+	w.eventually("the message's page leads to the one that edits it", func() bool {
+		return strings.Contains(asks(t, first, anna, "/message?"+at.Encode(), nil).page, "/letter/edit?")
+	})
+	sees := asks(t, first, rita, "/letter/edit?"+at.Encode(), nil)
+	assert.Has(t, sees.page, "wrong-"+orders[0].SN, "the page that edits lacks")
+	form := url.Values{"key": at["key"], "tag": at["tag"], "headers": {""}, "body": {string(orders[0].Body()) + "\r\n"}}
+	assert.Is(t, asks(t, first, rita, "/letter/edit", form).status, http.StatusForbidden, "who may look edits it: HTTP")
+	sees = asks(t, first, anna, "/letter/edit", form)
+	for _, want := range []string{"would be applied", "stock_reservation ", "wrong-" + orders[0].SN, "/edited-1"} {
+		assert.Has(t, sees.page, want, "the page of what would happen lacks")
+	}
+	if w.rows(dedup.Dead) != 2 || w.waiting() != 0 || w.count("SELECT COUNT(*) FROM oracle_release") != 0 {
+		t.Error("the preview has changed something")
+	}
+	form = url.Values{"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}, "why": {"the order"}}
+	answers := make([]said, 4)
+	var posting sync.WaitGroup
+	for i := range answers {
+		posting.Go(func() {
+			answers[i] = asks(t, []*program.Process{first, second}[i%2], anna, "/letter/edit/send", form)
+		})
+	}
+	posting.Wait()
+	for _, a := range answers {
+		if a.status != http.StatusSeeOther || a.location != answers[0].location {
+			t.Errorf("one form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
+		}
+	}
+	w.eventually("the edited one is applied", func() bool { return w.rows(dedup.Success) == 1 })
+	assert.Has(t, run("dlq", "replay", "--discarded", "--from", file), "had ended already", "a replay says of the letter")
+
+	body := filepath.Join(t.TempDir(), "body.json")
+	require.OK(t, os.WriteFile(body, orders[1].Body(), 0o600))
+	w.exec("INSERT INTO rollbackd_outbox (msg_key, body, due_at, next_at, owner) VALUES ('held', '{}', " +
+		"UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE, UTC_TIMESTAMP(6) + INTERVAL 4 MINUTE, 'a relay that is gone')")
+	form = url.Values{"key": {sent[1].Message.MessageID}, "tag": at["tag"], "body": {string(orders[1].Body())}}
+	w.eventually("the page says that the outbox is late", func() bool {
+		return strings.Contains(asks(t, first, anna, "/letter/edit", form).page, "<b>The outbox is late</b>")
+	})
+	says := run("dlq", "edit", sent[1].Message.MessageID, "--body", body, "--why", "the order")
+	assert.Has(t, says, "put into the outbox", "the command does not say")
+	assert.Has(t, says, "The outbox is late", "the command does not say")
+	w.eventually("both edited ones are applied, the letters gone", func() bool {
+		return w.rows(dedup.Success) == 2 && w.rows(dedup.Discarded) == 2 && w.broker.Depth(w.config().Queue+".dead") == 0
+	})
+	for of, other := range map[string]string{key: key + "/edited-1", key + "/edited-1": key} {
+		at := url.Values{"key": {other}, "tag": {"stock.rollback"}}
+		assert.Has(t, asks(t, second, rita, "/message?key="+url.QueryEscape(of), nil).page, fmt.Sprintf(`href="/message?%s"`,
+			strings.ReplaceAll(at.Encode(), "&", "&amp;")), "the page of %s does not lead to %s", of, other)
+		assert.Has(t, run("log", "explain", of), "key "+other, "explain of %s does not name %s", of, other)
+	}
+	is(w, "reservations given back", w.count("SELECT COUNT(DISTINCT order_sn) FROM stock_reservation WHERE status = 2"), 2)
+	is(w, "reservations given back twice", w.count("SELECT COUNT(*) FROM (SELECT order_sn, sku_id FROM oracle_release "+
+		"GROUP BY order_sn, sku_id HAVING COUNT(*) > 1) r"), 0)
+	w.stop(first, second)
+}
+
+// Given dead orders whose letters somebody purged, and one who may act and one who may look; when the first has log,
+// letters and stock compared on a page and mends what is found one by one, then each message runs once, the acts say
+// who did it, and the form that was sent twice did it once; what the second asks for is refused.
+func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	w, _, fleet := deadOrders(t, n, 1, "BASE_PATH", "/x")
+	p := fleet[0]
+	w.eventually("all letters are there", func() bool {
+		return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n
+	})
+	w.broker.Purge(rabbit.DeadQueue(w.config().Queue))
+
+	sees := asks(t, p, rita, "/x/reconcile", nil)
+	if sees.status != http.StatusOK || !strings.Contains(sees.page, "Nothing has been compared yet.") ||
+		!strings.Contains(sees.page, "<button disabled") {
+		t.Errorf("who may look sees, HTTP %d:\n%s", sees.status, sees.page)
+	}
+	form := url.Values{"token": {field(t, asks(t, p, anna, "/x/reconcile", nil).page, "token")}}
+	assert.Is(t, asks(t, p, rita, "/x/reconcile", form).status, http.StatusForbidden, "who may look compares: HTTP")
+	for range 2 {
+		if got := asks(t, p, anna, "/x/reconcile", form); got.status != http.StatusSeeOther ||
+			got.location != "/x/reconcile" {
+			t.Fatalf("HTTP %d, %q\n%s", got.status, got.location, got.page)
+		}
+	}
+	finding := regexp.MustCompile(`/x/reconcile/finding\?n=\d+&amp;of=[0-9a-f-]{36}`)
+	var links []string
+	w.eventually("it has compared", func() bool {
+		sees = asks(t, p, rita, "/x/reconcile", nil)
+		links = finding.FindAllString(sees.page, -1)
+		return strings.Contains(sees.page, `<span class="tag success">done</span>`)
+	})
+	if len(links) != n || !strings.Contains(sees.page, "it was purged, or moved by hand") {
+		t.Fatalf("it has found:\n%s", sees.page)
+	}
+	for i, link := range links {
+		link = strings.ReplaceAll(link, "&amp;", "&")
+		page := asks(t, p, anna, link, nil).page
+		form := url.Values{"token": {field(t, page, "token")}, "of": {field(t, page, "of")}, "n": {field(t, page, "n")},
+			"why": {"purged by mistake"}}
+		assert.Has(t, page, "rollbackd reconcile --republish", "the finding does not name its command")
+		if i == 0 {
+			assert.Is(t, asks(t, p, rita, "/x/reconcile/mend", form).status, http.StatusForbidden, "who may look mends: HTTP")
+		}
+		done := asks(t, p, anna, "/x/reconcile/mend", form)
+		again := asks(t, p, anna, "/x/reconcile/mend", form)
+		if done.status != http.StatusSeeOther || again.location != done.location {
+			t.Fatalf("mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.page)
+		}
+		w.eventually("it is mended and applied", func() bool {
+			act := asks(t, p, rita, done.location, nil)
+			return strings.Contains(act.page, `<span class="tag success">done</span>`) &&
+				strings.Contains(act.page, "purged by mistake") && w.rows(dedup.Success) == i+1
+		})
+		assert.Has(t, asks(t, p, rita, link, nil).page, "<b>It was mended</b> by anna",
+			"the finding does not say that it is mended")
+	}
+	is(w, "acts have mended something",
+		w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = "+
+			"'done'"), n)
+	// when the daemon has died before it wrote down that it has mended, then the next one says so, and mends nothing twice
+	replays := w.count("SELECT SUM(replays) FROM consumer_log")
+	w.exec("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +
+		"result = NULL, ended_at = NULL WHERE kind = 'mend'")
+	w.eventually("the acts are taken up again", func() bool {
+		return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state <> 'running' AND term = 2") == n
+	})
+	is(w, "acts are done", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state = 'done'"), n)
+	assert.Is(t, w.count("SELECT SUM(replays) FROM consumer_log"), replays, "the rows were replayed times, before")
+	w.rest(p)
 }

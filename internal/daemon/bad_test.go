@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"regexp"
@@ -13,11 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -158,4 +163,189 @@ func (w *world) publishOdd(key string) {
 	sent := w.route.Message(key, []byte(goodBody))
 	sent.Headers = forged
 	w.ledger.Record(oracle.Sent{Publishing: sent, Fate: oracle.ToDie(dedup.ReasonExhausted)}, nil)
+}
+
+// Given headers of every kind that the client library gives its connection up over, among a thousand good messages,
+// when a daemon consumes them with its defaults, then every good one is applied, also if only what RabbitMQ has added
+// makes its headers more than the library reads; each of the others is a letter that says why; and nothing is delivered
+// twice but what was delivered before the daemon started.
+func TestUnreadableHeadersDoNotHurtTheirNeighbours(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	orders := w.open(1_020)
+	sent := w.route.Rollbacks(orders[20:])
+	full, bad := w.publishUnreadable(orders[:20])
+	w.publish(sent...)
+
+	start := time.Now()
+	daemon := w.start()
+	w.ended(len(sent) + full + bad)
+	t.Logf("all ended %v after the start", time.Since(start).Round(time.Millisecond))
+	metrics := w.settled(daemon, len(sent)+full+bad)
+	w.stop(daemon)
+	is(w, "letters say that their headers cannot be read",
+		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND reason = 'unidentified'"+
+			" AND remark LIKE 'its headers cannot be read: %'", int(dedup.Dead)), bad)
+	is(w, "applied", w.rows(dedup.Success), len(sent)+full)
+	if n := metrics.Settled(); int(n) != len(sent)+full+bad {
+		t.Errorf("%v deliveries were settled, want %d, each once", n, len(sent)+full+bad)
+	}
+}
+
+// The same, but the key stands where it can be read: each message runs under it.
+func TestUnreadableHeadersDoNotMatterWhenTheKeyIsElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "KEY_FROM", "property:message_id")
+	orders := w.open(40)
+	good := w.route.Rollbacks(orders[20:])
+	full, bad := w.publishUnreadable(orders[:20])
+	w.publish(good...)
+	w.finish(len(good)+full+bad, 0, oracle.Allowance{})
+}
+
+// publishUnreadable publishes rollbacks of these orders, each with headers of another kind: full ones, which are more
+// than can be read once RabbitMQ has added to them, and which are delivered once here; and bad ones, which cannot be
+// read.
+func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
+	w.t.Helper()
+	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
+	defer raw.Close()
+	n := 0
+	publish := func(p oracle.Sent, kind stack.OddHeaders) {
+		m := stack.RawMessage{
+			Exchange: p.Exchange, Key: p.Key, MessageID: p.MessageID, Type: p.Type, Headers: kind.Entries, Body: p.Body,
+		}
+		if err := raw.Publish(m); err != nil {
+			w.t.Fatalf("%s: %v", kind.Name, err)
+		}
+		w.ledger.Record(p, nil)
+		n++
+	}
+	next := func() oracle.Sent { return w.route.Rollback(orders[n]) }
+	for i := range stack.FillingHeaders(raw.FrameMax(), "m", "", "") {
+		p := next()
+		publish(p, stack.FillingHeaders(raw.FrameMax(), "m", p.MessageID, p.Type)[i])
+	}
+	full = n
+	w.deliverOnce(full)
+	for _, kind := range stack.UnreadableHeaders("m") {
+		publish(next(), kind)
+	}
+	return full, n - full
+}
+
+// deliverOnce takes n messages of the main queue and gives them back.
+func (w *world) deliverOnce(n int) {
+	w.t.Helper()
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
+	defer conn.Close()
+	sub := require.Get(conn.Consume(w.t.Context(), w.config().Queue, "test", n))(w.t)
+	for got := 0; got < n; {
+		some := require.Get(sub.Collect(w.t.Context(), n-got, 0, nil))(w.t)
+		got += len(some)
+	}
+	require.OK(w.t, sub.Close())
+}
+
+// Given the same messages, a fifth of them twice and some of them bad, when a daemon consumes them one by one and
+// another in batches of 500, then stock, reservations and the fate of every message are the same.
+func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
+	t.Parallel()
+	orders := sized(1_000, 20_000)
+	type end struct {
+		stock        oracle.Stock
+		reservations map[string]string
+		fates        map[string]string
+	}
+	run := func(t *testing.T, batch int) end {
+		w := newWorld(t, "BATCH_SIZE", itoa(batch), "PREFETCH", "1000")
+		w.rng = rand.New(rand.NewPCG(20, 20)) // the same orders, messages and sequence in both runs
+		reserved := w.open(orders + 10)
+		good, bad := w.route.Rollbacks(reserved[:orders]), badRollbacks(w.route, reserved[orders:])
+		messages := len(good) + len(bad)
+		sent := shop.Repeat(w.rng, append(good, bad...), .2)
+		daemon := w.start()
+		began := time.Now()
+		w.publish(sent...)
+		w.ended(messages)
+		took := time.Since(began)
+		w.stop(daemon)
+		report := w.judge(oracle.Allowance{})
+		t.Logf("BATCH_SIZE %d: %d deliveries in %v, %.0f/s", batch, len(sent), took.Round(time.Millisecond),
+			float64(len(sent))/took.Seconds())
+		assert.Is(t, report.DuplicatesAbsorbed, len(sent)-messages, "duplicates absorbed")
+		return end{
+			report.After,
+			w.pairs("SELECT CONCAT(order_sn, '/', sku_id), CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) FROM " +
+				"stock_reservation"),
+			w.pairs("SELECT CONCAT(group_name, '/', msg_tag, '/', msg_key), CONCAT_WS(' ', consumer_status, reason) FROM " +
+				"consumer_log"),
+		}
+	}
+	var ends []end
+	for _, batch := range []int{1, 500} {
+		t.Run(fmt.Sprintf("batch of %d", batch), func(t *testing.T) { ends = append(ends, run(t, batch)) })
+	}
+	if len(ends) < 2 {
+		t.Fatal("a run did not end")
+	}
+	for what, diff := range map[string]string{
+		"stock": cmp.Diff(ends[0].stock, ends[1].stock), "reservations": cmp.Diff(ends[0].reservations, ends[1].reservations),
+		"fates": cmp.Diff(ends[0].fates, ends[1].fates),
+	} {
+		assert.Is(t, diff, "", "%s differ between BATCH_SIZE 1 (-) and 500 (+)", what)
+	}
+}
+
+// badRollbacks are messages that no retry can help: each is dead after its first attempt or before it. held are orders
+// that no good message gives back.
+func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
+	var sent []oracle.Sent
+	for _, o := range held {
+		o.Items[0].Quantity += 1000
+		sent = append(sent,
+			oracle.Sent{Publishing: r.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent)},
+			oracle.Sent{
+				Publishing: r.Message("malformed-"+o.SN, []byte(`{"order_sn":`)), Fate: oracle.ToDie(dedup.ReasonMalformed),
+			})
+	}
+	return sent
+}
+
+// pairs reads two columns as text.
+func (w *world) pairs(query string) map[string]string {
+	w.t.Helper()
+	rows := require.Get(w.db.QueryContext(w.t.Context(), query))(w.t)
+	defer rows.Close()
+	found := map[string]string{}
+	for rows.Next() {
+		var k, v string
+		require.OK(w.t, rows.Scan(&k, &v))
+		found[k] = v
+	}
+	require.OK(w.t, rows.Err())
+	return found
+}
+
+// Given the built-in handler, and one of SQL statements, when a daemon with a check gives the stock of many orders back
+// in several lanes, then it warns of nothing.
+func TestACheckIsSilentOfTheProjectsOwnHandlers(t *testing.T) {
+	t.Parallel()
+	for name, pairs := range onStock(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, append(pairs, "CHECK", "on", "LANES", "4", "BATCH_SIZE", "20", "PREFETCH", "40")...)
+			orders := w.open(300)
+			daemon := w.start()
+			w.mixed(w.route.Rollbacks(orders))
+			w.ended(len(orders))
+			w.stop(daemon)
+			w.judge(oracle.Allowance{})
+			for line := range strings.Lines(w.logs.String()) {
+				if strings.Contains(line, `"check: `) && !strings.Contains(line, "sent nothing for long") {
+					t.Error(line) // a busy machine may stop a process for as long as a handler must not idle
+				}
+			}
+		})
+	}
 }

@@ -1,8 +1,14 @@
 package daemon_test
 
 import (
+	"bufio"
+	"bytes"
+	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,6 +16,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -127,4 +134,62 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 		t.Errorf("the log of a new deployment: %s", quiet)
 	}
 	w.stop(append(fleet, right, wrong, empty)...)
+}
+
+// Given a daemon whose pages are watched, when it is told to stop, then the events end as an answer does that is whole,
+// and it exits with 0 although nobody has closed a browser.
+func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "LANES", "1")
+	p := w.start()
+	addr := require.Get(p.Addr(t.Context()))(t)
+	var watched []*bufio.Reader
+	for _, path := range []string{"/?live=1", "/letters?live=1", "/acts?live=1", "/reconcile?live=1"} {
+		req := require.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody))(t)
+		resp := require.Get(http.DefaultClient.Do(req))(t)
+		defer resp.Body.Close()
+		events := bufio.NewReader(resp.Body)
+		if line, err := events.ReadString('\n'); err != nil || !strings.HasPrefix(line, ":") {
+			t.Fatalf("%s begins with %q, HTTP %d, %v", path, line, resp.StatusCode, err)
+		}
+		watched = append(watched, events)
+	}
+	w.stop(p)
+	for _, events := range watched {
+		if _, err := io.Copy(io.Discard, events); err != nil {
+			t.Errorf("the events were cut off: %v", err)
+		}
+	}
+	w.judge(oracle.Allowance{})
+}
+
+// Given a daemon with a token, then its profiles are for who has it; without one, for this machine; and what comes is a
+// profile that go tool pprof reads.
+func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
+	t.Parallel()
+	for set, statuses := range map[string]map[string]int{
+		"":            {"": http.StatusOK},
+		"open-sesame": {"": http.StatusUnauthorized, "close-sesame": http.StatusUnauthorized, "open-sesame": http.StatusOK},
+	} {
+		w := newWorld(t, "ADMIN_TOKEN", set)
+		daemon := w.start()
+		w.ready(daemon)
+		for sent, want := range statuses {
+			for _, page := range []string{"heap", "profile?seconds=1", "cmdline", "goroutine?debug=1"} {
+				r := calls(t, daemon, sent, http.MethodGet, "/debug/pprof/"+page, "")
+				is(w, page+" for "+sent, r.status, want)
+				if want != http.StatusOK && bytes.Contains(r.text, []byte("goroutine")) {
+					t.Errorf("%s tells of the process all the same", page)
+				}
+				if page == "heap" && want == http.StatusOK {
+					path := filepath.Join(t.TempDir(), "heap")
+					require.OK(t, os.WriteFile(path, r.text, 0o600))
+					if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", path).CombinedOutput(); err != nil {
+						t.Errorf("go tool pprof: %v\n%s", err, out)
+					}
+				}
+			}
+		}
+		w.stop(daemon)
+	}
 }

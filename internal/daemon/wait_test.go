@@ -2,18 +2,31 @@ package daemon_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 // readiness is what /readyz says.
@@ -225,5 +238,198 @@ func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	w.ended(len(orders))
+	w.rest(daemon)
+}
+
+// Given a service that is away, or refuses whoever asks, then the daemon names it and spends no attempt; a stop finds
+// it at rest; and when the service is back everything is applied at its first attempt.
+func TestAServiceThatIsAwayIsNamedAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		status int
+		says   string
+	}{
+		{"away", http.StatusServiceUnavailable, "it answered 503"},
+		{"refuses", http.StatusUnauthorized, "it answered 401"},
+		{"moved", http.StatusMovedPermanently, "redirects are not followed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			service, settings := startStock(t)
+			w := newWorld(t, settings...)
+			service.answerWith(test.status)
+			orders := w.open(100)
+			w.publish(w.route.Rollbacks(orders)...)
+			daemon := w.start()
+			w.eventually("/readyz names the service", func() bool {
+				_, r := w.readyz(daemon)
+				return !r.Ready && slices.ContainsFunc(r.Waiting, func(s string) bool {
+					return strings.HasPrefix(s, "service: ") && strings.Contains(s, test.says)
+				})
+			})
+			w.stop(daemon)
+			is(w, "attempts were spent", w.count("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"), 0)
+			daemon = w.start()
+			w.eventually("it is named again", func() bool {
+				_, r := w.readyz(daemon)
+				return slices.ContainsFunc(r.Waiting, func(s string) bool { return strings.HasPrefix(s, "service: ") })
+			})
+			service.answerWith(0)
+			w.ready(daemon)
+			w.ended(len(orders))
+			w.stop(daemon)
+			w.judged(len(orders), 0, oracle.Allowance{})
+			is(w, "attempts", w.count("SELECT MAX(consumer_times) FROM consumer_log"), 1)
+		})
+	}
+}
+
+// stockService is a service over the same tables as the built-in handler's, behind HTTP. It honours keys, as
+// docs/handlers.md asks of it: the key and the effect are one transaction.
+type stockService struct {
+	db *gorm.DB
+
+	mu     sync.Mutex
+	status int // of every answer; 0: what it should be; guarded by mu
+}
+
+// answerWith makes the service answer everything with a status, and do nothing; 0: no more.
+func (s *stockService) answerWith(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = status
+}
+
+// startStock runs such a service for a test, and returns the settings of a world that has it as its handler.
+func startStock(t *testing.T) (s *stockService, settings []string) {
+	t.Helper()
+	dsn := stack.MySQL(t)
+	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20}))(t)
+	pool := require.Get(db.DB())(t)
+	require.OK(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
+	s = &stockService{db: db}
+	at := httptest.NewServer(s)
+	t.Cleanup(func() {
+		at.Close()
+		_ = pool.Close()
+	})
+	return s, []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
+}
+
+// ServeHTTP applies one message.
+func (s *stockService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	status := s.status
+	s.mu.Unlock()
+	if status != 0 {
+		w.WriteHeader(status)
+		return
+	}
+	if status, err := s.apply(r); err != nil {
+		http.Error(w, err.Error(), status)
+	}
+}
+
+func (s *stockService) apply(r *http.Request) (status int, err error) {
+	var order struct {
+		SN    string `json:"order_sn"`
+		Items []struct {
+			SKU      int64 `json:"sku_id"`
+			Quantity int64 `json:"quantity"`
+		} `json:"items"`
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return http.StatusBadRequest, err
+	}
+	if err := json.Unmarshal(body, &order); err != nil || order.SN == "" {
+		return http.StatusUnprocessableEntity, errors.Join(err, errors.New("no order can be read from this"))
+	}
+	parts := strings.Split(r.Header.Get("X-Rollbackd-Message"), "/")
+	tag, _ := url.PathUnescape(parts[1])
+	key, _ := url.PathUnescape(parts[2])
+	request := stock.Request{OrderSN: order.SN, Tag: tag, Key: key}
+	for _, i := range order.Items {
+		request.Items = append(request.Items, stock.Item{SKU: i.SKU, Quantity: i.Quantity})
+	}
+	err = s.db.WithContext(r.Context()).Transaction(func(tx *gorm.DB) error {
+		known := tx.Exec("INSERT INTO service_key (k) VALUES (?)", r.Header.Get("Idempotency-Key")).Error
+		if e, ok := errors.AsType[*mysql.MySQLError](known); ok && e.Number == 1062 {
+			return nil
+		}
+		if known != nil {
+			return known
+		}
+		return stock.Rollback(r.Context(), tx, []stock.Request{request}, stock.Options{})
+	})
+	blamed, ok := errors.AsType[*stock.BatchError](err)
+	if ok && blamed.Requests[0].Permanent {
+		return http.StatusUnprocessableEntity, err
+	}
+	if e, met := errors.AsType[*mysql.MySQLError](err); met && (e.Number == 1213 || e.Number == 1205) {
+		return http.StatusConflict, err
+	}
+	return http.StatusInternalServerError, err
+}
+
+// twoQueues is a world whose daemons have a second queue, points, with a log, a group and a handler of its own.
+// `migrate` has made both.
+func twoQueues(t *testing.T, pairs ...string) (w *world, points string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "points.sql")
+	require.OK(t, os.WriteFile(file, []byte("INSERT INTO points (account) VALUES (:account);"), 0o600))
+	w = emptyWorld(t, append([]string{
+		"QUEUES", "stock,points", "POINTS__GROUP", "points", "POINTS__LOG_TABLE", "points_log", "POINTS__HANDLER", "sql",
+		"POINTS__SQL_FILE", file, "POINTS__ROUTING_KEYS", "points.refund",
+		"POINTS__QUEUE", stack.AMQP(t).Name("points.refund"),
+	}, pairs...)...)
+	points = w.env["POINTS__QUEUE"]
+	w.broker.Track(w.config().All()[1].TopologyConfig().Queues()...)
+	w.exits(w.command("migrate"), 0, time.Minute)
+	require.OK(t, oracle.Audit(t.Context(), w.db))
+	w.exec("CREATE TABLE points (account VARCHAR(40) NOT NULL) ENGINE=InnoDB")
+	return w, points
+}
+
+// refund publishes messages for the second queue.
+func (w *world) refund(n int) {
+	for i := range n {
+		w.broker.Publish(w.route.Exchange, "points.refund", stack.Message{
+			MessageId: fmt.Sprint("account ", i), Body: fmt.Appendf(nil, `{"account":"a%d"}`, i), DeliveryMode: 2,
+		})
+	}
+}
+
+func (w *world) refunded() int { return w.count("SELECT COUNT(*) FROM points") }
+
+// Given a daemon of two queues, each with a handler, a group and a log of its own, when the table of one handler is
+// taken away, then the other queue is consumed as ever, /readyz says whose queue waits; and when the table is back, its
+// messages are applied.
+func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
+	t.Parallel()
+	w, points := twoQueues(t)
+	orders := w.open(50)
+	daemon := w.start()
+	w.ready(daemon)
+	w.exec("RENAME TABLE points TO elsewhere")
+	w.refund(10)
+	w.eventually("/readyz names the queue that waits", func() bool {
+		_, said := w.readyz(daemon)
+		return slices.ContainsFunc(slices.Concat(said.Waiting, said.Degraded), func(why string) bool {
+			return strings.HasPrefix(why, "mysql of "+points+": ")
+		}) || !said.Ready && len(said.Queues) == 2 && !said.Queues[1].Ready && said.Queues[0].Ready
+	})
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("the other queue is consumed", func() bool { return w.rows(dedup.Success) == 50 })
+	w.exec("RENAME TABLE elsewhere TO points")
+	w.eventually("the points are back", func() bool { return w.refunded() == 10 })
+	is(w, "rows of the second log", w.count("SELECT COUNT(*) FROM points_log WHERE group_name = 'points'"), 10)
+	_, said := w.readyz(daemon)
+	if len(said.Queues) != 2 || said.Queues[0].Queue != w.env["QUEUE"] || said.Queues[1].Queue != points ||
+		said.Queues[1].Group != "points" {
+		t.Errorf("/readyz says %+v, want both queues", said)
+	}
+	w.ended(50)
 	w.rest(daemon)
 }

@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -455,3 +457,18 @@ func is[T comparable](w *world, what string, got, want T) {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// TestMain runs the tests, or, in a process that a test has started with childEnv, crashEnv or hangEnv set, a daemon
+// with a handler or a hook that no product has.
+func TestMain(m *testing.M) {
+	if poison := os.Getenv(childEnv); poison != "" {
+		os.Exit(runChild(daemon.Options{Handler: poisonedHandler{poison}}))
+	}
+	if point := os.Getenv(crashEnv); point != "" {
+		os.Exit(runChild(daemon.Options{Hook: killAt(consumer.Point(point))}))
+	}
+	if point := os.Getenv(hangEnv); point != "" {
+		os.Exit(runChild(daemon.Options{Hook: hangAt(consumer.Point(point))}))
+	}
+	stack.Main(m, program.Remove)
+}
