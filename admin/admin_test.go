@@ -12,10 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"gorm.io/gorm"
@@ -44,7 +44,6 @@ type program struct {
 
 // start runs a program whose server is made of its site, until the test ends.
 func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler) *program {
-	t.Helper()
 	servers := producer.All()
 	t.Cleanup(servers.Close)
 	servers.Dead(queue, "booking-1")
@@ -56,9 +55,7 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{c.Run, site.Run} {
-		wg.Go(func() {
-			assert.OK(t, run(ctx))
-		})
+		wg.Go(func() { assert.OK(t, run(ctx)) })
 	}
 	t.Cleanup(func() {
 		stop()
@@ -66,7 +63,7 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 		server.Close()
 	})
 	p := &program{t, servers, c, server.URL}
-	p.until("it consumes", func() bool { return c.State().Consuming })
+	poll.Until(p.t, "it consumes", func() bool { return c.State().Consuming })
 	return p
 }
 
@@ -77,25 +74,26 @@ func config(servers *producer.Servers) consumer.Config {
 	}
 }
 
-func (p *program) until(what string, is func() bool) {
-	p.t.Helper()
-	if !poll.Within(time.Minute, is) {
-		p.t.Fatalf("not within a minute: %s", what)
-	}
-}
-
 // answer is what the server said.
 type answer struct {
 	*http.Response
 	text string
 }
 
+// is fails the test unless the server answered with the status, and this.
+func (a answer) is(t *testing.T, status int, want string) {
+	t.Helper()
+	if a.StatusCode != status || !strings.Contains(a.text, want) {
+		t.Errorf("%s: HTTP %d, want %d and %s: %s", a.Request.URL, a.StatusCode, status, want, a.text)
+	}
+}
+
 // ask asks below the prefix, and follows nothing; pairs are headers.
 func (p *program) ask(method, path, body string, pairs ...string) answer {
 	p.t.Helper()
 	r := require.Get(http.NewRequestWithContext(p.t.Context(), method, p.url+prefix+path, strings.NewReader(body)))(p.t)
-	for i := 0; i < len(pairs); i += 2 {
-		r.Header.Set(pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		r.Header.Set(pair[0], pair[1])
 	}
 	r.Close = true
 	resp := require.Get(http.DefaultTransport.RoundTrip(r))(p.t)
@@ -148,16 +146,12 @@ func (p *program) answersAnybody() {
 		"/healthz": "ok", "/readyz": `"ready":true`, "/metrics": `rollbackd_deliveries_total{outcome="applied",queue="` +
 			queue + `"}`,
 	} {
-		if a := p.ask(http.MethodGet, path, ""); a.StatusCode != http.StatusOK || !strings.Contains(a.text, want) {
-			p.t.Errorf("%s: HTTP %d %s, want %s", path, a.StatusCode, a.text, want)
-		}
+		p.ask(http.MethodGet, path, "").is(p.t, http.StatusOK, want)
 	}
 }
 
 func (p *program) asksForAToken() {
-	if a := p.ask(http.MethodGet, "/api/v1/overview", ""); a.StatusCode != http.StatusUnauthorized {
-		p.t.Errorf("the API without a token: HTTP %d %s", a.StatusCode, a.text)
-	}
+	p.ask(http.MethodGet, "/api/v1/overview", "").is(p.t, http.StatusUnauthorized, "")
 	a := p.ask(http.MethodGet, "/letters", "", "Accept", "text/html")
 	if to := a.Header.Get("Location"); a.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, prefix+"/sign-in?") {
 		p.t.Errorf("a page without a token: HTTP %d to %s", a.StatusCode, to)
@@ -187,48 +181,38 @@ func (p *program) signsIn() {
 			assert.Is(p.t, p.ask(http.MethodGet, rest, "", "Cookie", session).StatusCode, http.StatusOK, "%s: HTTP", found[1])
 		}
 	}
-	forged := p.ask(http.MethodPost, "/pause", url.Values{"why": {"x"}, "for": {"5m"}, "token": {"x"}}.Encode(),
-		"Cookie", session, "Content-Type", "application/x-www-form-urlencoded")
-	assert.Is(p.t, forged.StatusCode, http.StatusForbidden, "the form of an act by one who may look: HTTP")
-	if a := p.ask(http.MethodGet, "/api/v1/openapi.json", "", by(rita)...); !strings.Contains(a.text,
-		`"url": "`+prefix+`/api/v1"`) {
-		p.t.Errorf("the API's description: HTTP %d", a.StatusCode)
-	}
+	p.ask(http.MethodPost, "/pause", url.Values{"why": {"x"}, "for": {"5m"}, "token": {"x"}}.Encode(), "Cookie", session,
+		"Content-Type", "application/x-www-form-urlencoded").is(p.t, http.StatusForbidden, "")
+	p.ask(http.MethodGet, "/api/v1/openapi.json", "", by(rita)...).is(p.t, http.StatusOK, `"url": "`+prefix+`/api/v1"`)
 }
 
 func (p *program) acts() {
 	const why = `{"why":"the booking office moves"}`
-	if a := p.ask(http.MethodPost, "/api/v1/pause", why, by(rita)...); a.StatusCode != http.StatusForbidden {
-		p.t.Errorf("an act of one who may look: HTTP %d %s", a.StatusCode, a.text)
-	}
+	p.ask(http.MethodPost, "/api/v1/pause", why, by(rita)...).is(p.t, http.StatusForbidden, "")
 	if a := p.ask(http.MethodGet, "/api/v1/acts", "", by(rita)...); strings.Contains(a.text, `"kind":"pause"`) {
 		p.t.Errorf("what was refused is done: %s", a.text)
 	}
 	paused := p.ask(http.MethodPost, "/api/v1/pause", why, append(by(anna), "Idempotency-Key", "pause-1")...)
-	if paused.StatusCode != http.StatusCreated ||
-		!strings.HasPrefix(paused.Header.Get("Location"), prefix+"/api/v1/acts/") {
-		p.t.Fatalf("HTTP %d %s at %s", paused.StatusCode, paused.text, paused.Header.Get("Location"))
-	}
-	p.until("it is paused", func() bool {
+	paused.is(p.t, http.StatusCreated, "")
+	assert.Has(p.t, paused.Header.Get("Location"), prefix+"/api/v1/acts/", "the pause is at")
+	poll.Until(p.t, "it is paused", func() bool {
 		return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusServiceUnavailable
 	})
 	if s := p.c.State(); len(s.Paused) == 0 || !strings.HasPrefix(s.Paused[0], consumer.PausedByPerson) {
 		p.t.Errorf("paused, its state is %+v", s)
 	}
-	back := p.ask(http.MethodPost, "/api/v1/resume", why, append(by(anna), "Idempotency-Key", "resume-1")...)
-	require.Is(p.t, back.StatusCode, http.StatusCreated, "HTTP %s", back.text)
-	p.until("it goes on", func() bool { return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusOK })
-	var preview struct {
-		At string
-	}
+	p.ask(http.MethodPost, "/api/v1/resume", why, append(by(anna), "Idempotency-Key", "resume-1")...).
+		is(p.t, http.StatusCreated, "")
+	poll.Until(p.t, "it goes on", func() bool { return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusOK })
+	var preview struct{ At string }
 	seen := p.ask(http.MethodGet, "/api/v1/runs/preview?kind=replay&key=booking-1", "", by(anna)...)
 	if err := json.Unmarshal([]byte(seen.text), &preview); err != nil || preview.At == "" {
 		p.t.Fatalf("HTTP %d %s: %v", seen.StatusCode, seen.text, err)
 	}
 	run := fmt.Sprintf(`{"kind":"replay","filter":{"keys":["booking-1"]},"why":"mended","cut_off":%q}`, preview.At)
-	asked := p.ask(http.MethodPost, "/api/v1/runs", run, append(by(anna), "Idempotency-Key", "run-1")...)
-	require.Is(p.t, asked.StatusCode, http.StatusCreated, "HTTP %s", asked.text)
-	p.until("the letter is applied", func() bool {
+	p.ask(http.MethodPost, "/api/v1/runs", run, append(by(anna), "Idempotency-Key", "run-1")...).
+		is(p.t, http.StatusCreated, "")
+	poll.Until(p.t, "the letter is applied", func() bool {
 		return strings.Contains(p.ask(http.MethodGet, "/api/v1/message?key=booking-1", "", by(rita)...).text,
 			`"status":"success"`)
 	})
@@ -265,22 +249,16 @@ func TestASiteSaysWhatItLacks(t *testing.T) {
 	}
 	wrapped := cfg
 	wrapped.Registerer = prometheus.WrapRegistererWithPrefix("x_", prometheus.NewRegistry())
-	for want, c := range map[string]struct {
-		o   admin.Options
-		all []*consumer.Consumer
-	}{
-		"no consumer":   {},
-		"Gatherer":      {all: []*consumer.Consumer{open(wrapped)}},
-		"tokens":        {admin.Options{TokensFile: "/no/such/tokens"}, []*consumer.Consumer{open(cfg)}},
-		`Prefix "x"`:    {admin.Options{Prefix: "x"}, []*consumer.Consumer{open(cfg)}},
-		`Prefix "/x/"`:  {admin.Options{Prefix: "/x/"}, []*consumer.Consumer{open(cfg)}},
-		`Prefix "/{x}"`: {admin.Options{Prefix: "/{x}"}, []*consumer.Consumer{open(cfg)}},
-		// a cookie's path would be another one
-		`Prefix "/x;y"`: {admin.Options{Prefix: "/x;y"}, []*consumer.Consumer{open(cfg)}},
-		`Prefix "/ü"`:   {admin.Options{Prefix: "/ü"}, []*consumer.Consumer{open(cfg)}},
-	} {
-		if _, err := admin.Open(t.Context(), c.o, c.all...); err == nil || !strings.Contains(err.Error(), want) {
+	refused := func(want string, o admin.Options, all ...*consumer.Consumer) {
+		t.Helper()
+		if _, err := admin.Open(t.Context(), o, all...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open says %v, want %s", err, want)
 		}
+	}
+	refused("no consumer", admin.Options{})
+	refused("Gatherer", admin.Options{}, open(wrapped))
+	refused("tokens", admin.Options{TokensFile: "/no/such/tokens"}, open(cfg))
+	for _, prefix := range []string{"x", "/x/", "/{x}", "/x;y", "/ü"} { // of the last two a cookie's path would be another
+		refused(fmt.Sprintf("Prefix %q", prefix), admin.Options{Prefix: prefix}, open(cfg))
 	}
 }

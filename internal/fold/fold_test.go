@@ -1,13 +1,11 @@
 package fold_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/slogtest"
 	"testing/synctest"
@@ -16,26 +14,16 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/fold"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // lines are what a log has written, one a line of JSON.
-type lines struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.Write(p)
-}
+type lines struct{ program.Log }
 
 func (l *lines) all(t *testing.T) (all []map[string]any) {
 	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.out.String()) {
+	for line := range strings.Lines(l.String()) {
 		one := map[string]any{}
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			t.Fatalf("%v in %s", err, line)

@@ -4,13 +4,13 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -67,7 +67,7 @@ func TestAReceiverThatIsAwayHoldsNoEndUp(t *testing.T) {
 	for at, lost := range map[string]bool{silent.Addr().String(): false, "127.0.0.1:1": true} {
 		t.Setenv("OTEL_METRICS_EXPORTER", "none") // whose last export is an error of Close wherever it fails
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+at)
-		var out lines
+		var out program.Log // to which the SDK may still write after the end of the provider
 		p := require.Get(Open(t.Context(), "v1", prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&out, nil))))(t)
 		_, span := p.Spans.Tracer("test").Start(t.Context(), "lost")
 		span.End()
@@ -78,24 +78,4 @@ func TestAReceiverThatIsAwayHoldsNoEndUp(t *testing.T) {
 			t.Errorf("%s: Close = %v, and the log says %q", at, err, out.String())
 		}
 	}
-}
-
-// lines is a log. The SDK may still write to it after the end of the provider.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-// Write takes a line.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String is everything.
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
