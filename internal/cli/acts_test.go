@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,7 +23,6 @@ import (
 // Given dead letters, when commands replay, discard, mend and delete, then each is an act with who, why, what and how
 // many, found from the story of a letter; a dry run is none.
 func TestWhatCommandsDoIsOnRecord(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.play("acts", map[string]func(){
 		"anna discards a": func() {
@@ -50,11 +46,8 @@ func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 
 // recorded are all acts, the latest first.
 func (s *shell) recorded() (acts []operator.Act) {
-	s.t.Helper()
-	stdout, stderr, code := runCLI(s.t, s.environ, "", "acts", "--json")
-	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || code != exitDone || len(acts) == 0 {
-		s.t.Fatalf("exit %d, %v: %s%s", code, err, stdout, stderr)
-	}
+	_, code := s.reads(&acts, "acts", "--json")
+	require.Is(s.t, code == exitDone && len(acts) > 0, true, "acts are listed, exit %d", code)
 	return acts
 }
 
@@ -64,7 +57,6 @@ func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) { played(t, "act
 
 // Given an export of dead letters, when it is replayed, then the act says from which file.
 func TestAReplayFromAFileIsOnRecord(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"a"}`)
 	file := filepath.Join(t.TempDir(), "letters")
 	s.run("", "dlq", "export", "-o", file)
@@ -78,7 +70,6 @@ func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 // Given an account that may do all that commands do but write the record of acts, when letters are replayed and
 // discarded, then that is done, and one line each says that the record lacks it and what to do.
 func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
 	a := s.account(newAdmin(t)).may(rights.CLI)
 	a.mayMySQL(slices.DeleteFunc(rights.MySQL(a.names, rights.CLI), func(r rights.TableRight) bool {
@@ -101,7 +92,6 @@ func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
 // Given a MySQL that freezes when an act is to be written down, or while it goes on, then the command waits for its
 // record for four seconds, says that the record lacks this, and goes on.
 func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	proxy := stack.Proxy(t, stack.Addr(t, s.dsn))
 	var stderr strings.Builder
@@ -140,7 +130,6 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 // Given a daemon, when a person pauses the fleet, then nobody consumes until the pause is ended; one that stands is
 // only replaced on purpose.
 func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.play("pause", map[string]func(){
 		"nobody consumes": func() {
@@ -159,7 +148,6 @@ func (s *shell) consumes() {
 // Given an order that goes back in part, with a conflict, bodies that cannot be read and a message that nobody can
 // identify, then each that names it is explained, and lists choose among their rows.
 func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.play("log", map[string]func(){"a message without a usable key": func() {
 		s.broker.Publish("", s.queue, stack.Message{
@@ -171,34 +159,24 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 // Given a schema without the tables of stock, as a program with a handler of its own has it, then its messages are
 // explained all the same.
 func TestAMessageIsExplainedWhereNoStockIs(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.exec("DROP TABLE stock_reservation", "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
 		"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'b1', 1, 1, UTC_TIMESTAMP(6), "+
 		"UTC_TIMESTAMP(6))")
-	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "b1")
-	if code != exitDone || !strings.Contains(stdout, "success") || !strings.Contains(stdout+stderr, "no table of them") {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
-	}
+	assert.Has(t, s.answers(exitDone, "success", "", "log", "explain", "b1"), "no table of them", "it says")
 }
 
 func TestALongListGoesOnWhereItEnded(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
-	var rows []string
-	for i := range 2105 { // more than two pages
-		rows = append(rows, fmt.Sprintf("('stock-rollback', 't', '%d', %d, 1, '2026-11-21 12:00:00', UTC_TIMESTAMP(6), "+
-			"IF(%[2]d = 3, 'exhausted', NULL))", i, i%5))
-	}
-	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
-		"consumer_timestamp, created_at, reason) VALUES " + strings.Join(rows, ","))
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp," +
+		" created_at, reason) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99) " + // three pages
+		"SELECT 'stock-rollback', 't', a.i * 100 + b.i, b.i % 5, 1, '2026-11-21 12:00:00', UTC_TIMESTAMP(6), " +
+		"IF(b.i % 5 = 3, 'exhausted', NULL) FROM n a, n b WHERE a.i * 100 + b.i < 2105")
 	list := func(of string, args ...string) (keys []string, after string) {
 		t.Helper()
-		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{of, "list", "-o", "json"}, args...)...)
 		var page []struct{ Key, Status string }
-		if err := json.Unmarshal([]byte(stdout), &page); err != nil || code != exitDone {
-			t.Fatalf("exit %d, %v: %s", code, err, stderr)
-		}
+		stderr, code := s.reads(&page, append([]string{of, "list", "-o", "json"}, args...)...)
+		require.Is(t, code, exitDone, "exit %s", stderr)
 		for _, row := range page {
 			keys = append(keys, row.Key+row.Status)
 		}
@@ -238,7 +216,6 @@ func TestPruneShowsWhatGoesAndDeletesIt(t *testing.T) { played(t, "prune") }
 // Given a message that failed for good and a dead-letter queue that refuses its letter, then every command says what is
 // true, and reconcile does not send it again while its delivery waits.
 func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full", dead, map[string]any{"max-length": 1, "overflow": "reject-publish"})
@@ -255,37 +232,17 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 	stop := s.daemon()
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
 	stop() // who looks takes the letters into its hands, which makes room
-	for _, tc := range []struct {
-		want string
-		args []string
-	}{
-		{"does not take its letter yet, and its delivery is held until then", []string{"log", "explain", "A-1"}},
-		{"A-1", []string{"log", "list", "--status", "failed"}},
-		{"malformed", []string{"log", "list", "--status", "failed"}},
-	} {
-		if stdout, stderr, code := runCLI(t, s.environ, "", tc.args...); code != exitDone ||
-			!strings.Contains(stdout, tc.want) {
-			t.Errorf("%v: exit %d, want %q in\n%s%s", tc.args, code, tc.want, stdout, stderr)
-		}
-	}
-	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); strings.Contains(stdout, "A-1") {
-		t.Errorf("dlq list shows a letter that is not there:\n%s", stdout)
-	}
+	s.answers(exitDone, "does not take its letter yet, and its delivery is held until then", "", "log", "explain", "A-1")
+	assert.Has(t, s.answers(exitDone, "A-1", "", "log", "list", "--status", "failed"), "malformed", "the failed ones")
+	assert.Is(t, strings.Contains(s.answers(exitDone, "", "", "dlq", "list"), "A-1"), false, "dlq list shows no letter")
 	report, _ := s.reconcileJSON("--republish", "--overdue", "1ns")
-	found := false
-	for _, f := range report.Findings {
-		if f.Key != "A-1" {
-			continue
-		}
-		found = true
-		if f.Kind != "overdue" || f.Mended || f.Failure != "" || !strings.Contains(f.Hindrance, "delivery waits") ||
-			!strings.Contains(f.Cure, "log explain A-1") {
-			t.Errorf("reconcile says %+v", f)
-		}
+	i := slices.IndexFunc(report.Findings, func(f curedFinding) bool { return f.Key == "A-1" })
+	if i < 0 {
+		t.Fatalf("reconcile says nothing of it: %+v\n%s", report, s.answers(exitDone, "", "", "log", "list"))
 	}
-	if !found {
-		out, _, _ := runCLI(t, s.environ, "", "log", "list")
-		t.Fatalf("reconcile says nothing of it: %+v\n%s", report, out)
+	if f := report.Findings[i]; f.Kind != "overdue" || f.Mended || f.Failure != "" ||
+		!strings.Contains(f.Hindrance, "delivery waits") || !strings.Contains(f.Cure, "log explain A-1") {
+		t.Errorf("reconcile says %+v", f)
 	}
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 2 AND replays = 0")
 	// and when there is room, it is dead with its reason
@@ -299,7 +256,6 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 // Given a classic queue that was there before, when its messages are moved, then they stand in the main queue, and what
 // cannot work is said with what to do.
 func TestMoveCarriesAnotherQueueOver(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	old := s.broker.Name("orders.cancelled")
 	s.broker.DeclareQueue(old, nil)
@@ -321,25 +277,16 @@ func TestMoveCarriesAnotherQueueOver(t *testing.T) {
 
 // Given a move that follows, when it is interrupted, then it has done what it was asked to.
 func TestAMoveThatFollowsEndsWellWhenItIsInterrupted(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	old := s.broker.Name("orders.cancelled")
 	s.broker.DeclareQueue(old, nil)
 	s.run("", "migrate")
 	s.broker.Publish("", old, stack.Message{Body: []byte(`{}`)})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan int, 1)
-	var stdout, stderr bytes.Buffer
-	go func() {
-		done <- run(ctx, []string{"/usr/bin/consumer", "move", "--from", old, "--follow"}, s.environ, strings.NewReader(""),
-			&stdout, &stderr)
-	}()
+	end := s.begun(s.environ, "move", "--from", old, "--follow")
 	poll.Until(t, "the message is moved", func() bool {
 		return s.broker.Depth(s.queue) == 1 && s.broker.Unacked(old) == 0
 	})
-	cancel()
-	if code := <-done; code != exitDone || !strings.Contains(stdout.String(), "1         moved from") {
-		t.Errorf("exit %d, %q, %q", code, stdout.String(), stderr.String())
+	if stdout, stderr, code := end(); code != exitDone || !strings.Contains(stdout, "1         moved from") {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }

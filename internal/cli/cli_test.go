@@ -26,6 +26,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -180,7 +181,6 @@ func TestInterruptedCommandFailsAndSaysSo(t *testing.T) {
 
 // execute runs one command that does this below a root of its own.
 func execute(t *testing.T, ctx context.Context, do command.Work) (code int, stderr string) {
-	t.Helper()
 	var errOut bytes.Buffer
 	a := &command.App{Program: "consumer", Stderr: &errOut, Stdout: io.Discard, Now: time.Now}
 	root := newRoot(a, command.Command{Use: "probe", Needs: command.NeedsNothing,
@@ -264,25 +264,18 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 // Given a daemon as it runs in a container, when it runs and when it is gone, then probe says so by its exit
 // code, and needs no setting but the address: a file of a secret that is being replaced makes nobody dead.
 func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	addr := stack.FreeAddr(t)
-	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+addr)
+	s.set("HTTP_ADDR=" + addr)
 	stop := s.daemon()
 	gone := filepath.Join(t.TempDir(), "gone")
 	environ := []string{"ROLLBACKD_HTTP_ADDR=" + addr, "ROLLBACKD_MYSQL_DSN_FILE=" + gone}
 	// The broker knows its consumer a moment before the daemon says that it is ready.
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); ; <-tick.C {
+	poll.Until(t, "probe --ready says so, in silence", func() bool {
 		_, errOut, code := runCLI(t, environ, "", "probe", "--ready")
-		if code == exitDone && errOut == "" {
-			break
-		}
-		if code != exitFailed || time.Now().After(late) {
-			t.Fatalf("probe --ready: exit %d, %q; want 0 in silence within a minute", code, errOut)
-		}
-	}
+		assert.Is(t, code == exitDone || code == exitFailed, true, "exit %d", code)
+		return code == exitDone && errOut == ""
+	})
 	if out, errOut, code := runCLI(t, environ, "", "probe"); code != exitDone || out+errOut != "" {
 		t.Errorf("probe: exit %d, %q; want 0 in silence", code, out+errOut)
 	}
@@ -298,7 +291,6 @@ func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
 // Given 400 messages without a body that anybody can read and three with a key that another body has, then the log has
 // a few lines of the former, of which one counts the rest, and one for each of the three.
 func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	var in strings.Builder
 	const many = 400

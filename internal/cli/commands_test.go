@@ -70,10 +70,8 @@ sleep() { settled "$messages"; }
 // Given servers of one's own, when the commands of README.md, docs/messages.md, docs/operations.md, docs/api.md,
 // docs/handlers.md and docs/settings.md are typed one after the other, then they show what the pages show.
 func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
-	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{300 * time.Millisecond,
-		400 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute}}.Queues()...)
+	s.track(s.queue, 300*time.Millisecond, 400*time.Millisecond, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)
 	c := require.Get(mysql.ParseDSN(s.dsn))(t)
 	host, port, _ := strings.Cut(c.Addr, ":")
 	home, redis, pages := t.TempDir(), "", stack.FreeAddr(t)
@@ -143,7 +141,6 @@ shop <deploy/examples/sql/order-state/tables.sql
 
 // commandsOfBackup are the blocks that docs/operations.md shows for backup and restore.
 func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported string) {
-	t.Helper()
 	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "operations.md")))(t)
 	blocks := strings.Split(string(page), "<!-- in the test: internal/cli/commands_test.go -->\n```sh\n")[1:]
 	require.Is(t, len(blocks), 5, "the page has blocks of commands for backup and restore")
@@ -161,7 +158,6 @@ type restorer struct {
 }
 
 func newRestorer(t *testing.T, s *shell) *restorer {
-	t.Helper()
 	c := require.Get(mysql.ParseDSN(s.dsn))(t)
 	host, port, _ := strings.Cut(c.Addr, ":")
 	o := &restorer{s: s, home: t.TempDir()}
@@ -206,7 +202,6 @@ func (s *shell) finds(when string, want map[operator.FindingKind]int) {
 // to reconcile and comes back with the producers' events, what became a letter is found and filed, and nothing has its
 // effect twice. Given the log or the stock put back alone, then reconcile finds what is missing.
 func TestABackupComesBackAsThePageSays(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	backup, restore, resend, _, _ := commandsOfBackup(t)
 	o := newRestorer(t, s)
@@ -264,9 +259,9 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 // Given a RabbitMQ whose queues, exchange and policy are gone, when its definitions are put back by the commands of the
 // page, then migrate finds all that it makes, and the policy is there.
 func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
-	s := newShell(t)
+	s := shellOf(t)
 	s.broker = own.Broker(t)
-	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+own.URL())
+	s.set("AMQP_URL=" + own.URL())
 	s.quietly("", "migrate")
 	_, _, _, export, imported := commandsOfBackup(t)
 	file := filepath.Join(t.TempDir(), "definitions.json")

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -31,7 +29,6 @@ func deadShop(t *testing.T, bodies ...string) *shell {
 // Given an export whose letter's body was mended, when it is replayed, then the message is applied, once, and the
 // letter with the former body is gone.
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.play("mended-letter", map[string]func(){
 		"its body is mended": func() {
@@ -48,7 +45,6 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 }
 
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1"}`)
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
 	s.reserve("A-1", 1001, 2)
@@ -67,7 +63,6 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 }
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
 	said := map[string]*regexp.Regexp{ // what list and export name, and what replay and discard would do
 		"1": regexp.MustCompile(`"key": ?"A-1"|"malformed": [1-9]`),
@@ -101,7 +96,6 @@ func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 // again; one that was chosen otherwise is only counted. When it was replayed as often as it may, it is parked: it is
 // shown as that, and stays until it is forced.
 func TestALetterThatDiesAgainIsToldAndParkedInTheEnd(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.play("parked", map[string]func(){"its letter is back": func() {
 		poll.Until(t, "its letter is back", func() bool { return s.broker.Depth(s.queue+".dead") == 1 })
@@ -111,7 +105,6 @@ func TestALetterThatDiesAgainIsToldAndParkedInTheEnd(t *testing.T) {
 // Given a long remark with control characters, when a list goes to a file or another program, then it is whole; a
 // letter that is shown is short, and neither acts on a terminal.
 func TestAListIsWholeAndAShownLetterIsShortAndSafe(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	remark := strings.Repeat("why ", 50) + "end"
 	s.exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), ` +
@@ -133,25 +126,18 @@ func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) { played(t, "unknown-group") 
 
 // Given a MySQL that is frozen, when letters are listed, then the command gives up after eight seconds, once.
 func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnMySQL(t)
 	s := newShell(t)
-	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+server.Database(t))
+	server := stack.OwnMySQL(t)
+	s.on(server)
 	s.run("", "migrate")
 	require.OK(t, server.Freeze())
-	defer func() {
-		assert.OK(t, server.Thaw())
-	}()
+	defer func() { assert.OK(t, server.Thaw()) }()
 	began := time.Now()
-	_, stderr, code := runCLI(t, s.environ, "", "dlq", "list")
-	if took := time.Since(began); code != exitFailed || took > 15*time.Second || !strings.Contains(stderr,
-		"MySQL cannot be used: no answer within 8s") {
-		t.Errorf("exit %d after %v: %s", code, took, stderr)
-	}
+	s.answers(exitFailed, "MySQL cannot be used: no answer within 8s", "", "dlq", "list")
+	assert.AtMost(t, time.Since(began), 15*time.Second, "it took")
 }
 
 func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
-	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -168,97 +154,6 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &res); err != nil || code != exitFailed || res.Replayed != 1 ||
 		res.Unseen != 2 {
 		t.Errorf("exit %d, %v, %s %s; want one replayed, two left", code, err, out.String(), stderr.String())
-	}
-}
-
-// Given a hundred thousand dead letters of which twelve are of one sku, when these are listed, exported, replayed and
-// discarded by what is in them, then each command does it to the twelve alone and soon, and takes nothing from the
-// queue; a daemon drops the stale letters later.
-func TestAFewLettersAmongManyAreFoundByWhatIsInThem(t *testing.T) {
-	t.Parallel()
-	queued := 2000
-	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
-		queued = 100_000
-	}
-	var bodies []string
-	for i := range 24 {
-		bodies = append(bodies, fmt.Sprintf(`{"order_sn":"A-%02d","items":[{"sku_id":%d,"quantity":1}]}`, i, 770_001+i/12))
-	}
-	s := deadShop(t, bodies...)
-	s.exec("CREATE TABLE digit AS SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 " +
-		"UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9")
-	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, properties, body_hash, consumer_status, " +
-		"consumer_times, consumer_timestamp, created_at, dead_at, reason, remark) " +
-		`SELECT 'stock-rollback', 'stock.rollback', CONCAT('B-', n), CONCAT('{"order_sn":"B-', n, '","items":[{"sku_id":', ` +
-		`n, ',"quantity":1}],"note":"', REPEAT('-', 200), '"}'), '{}', REPEAT('#', 32), 3, 2, ` +
-		"UTC_TIMESTAMP(6) - INTERVAL n SECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL n SECOND, 'exhausted', " +
-		"'no stock' FROM (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS n " +
-		"FROM digit a, digit b, digit c, digit e, digit f) AS all_n")
-	dead := rabbit.DeadQueue(s.queue)
-	s.fill(dead, queued)
-	depth := s.broker.Depth(dead)
-	timed := func(args ...string) string {
-		t.Helper()
-		began := time.Now()
-		stdout, stderr, code := runCLI(t, s.environ, "", args...)
-		took := time.Since(began)
-		t.Logf("%.2f s: %s", took.Seconds(), strings.Join(args, " "))
-		if code != exitDone || took > 15*time.Second {
-			t.Errorf("%v: exit %d after %v, %s", args, code, took, stderr)
-		}
-		return stdout
-	}
-	var listed []deadletter.Letter
-	if err := json.Unmarshal([]byte(timed("dlq", "list", "--sku", "770001", "-o", "json")), &listed); err != nil ||
-		len(listed) != 12 {
-		t.Errorf("%d letters are listed, %v", len(listed), err)
-	}
-	assert.Is(t, strings.Count(timed("dlq", "export", "--sku", "770001"), "\n"), 12, "letters are exported")
-	for _, do := range []struct {
-		args []string
-		want deadletter.Result
-	}{
-		{[]string{"replay", "--sku", "770001", "--dry-run"}, deadletter.Result{Replayed: 12}},
-		{[]string{"replay", "--sku", "770001", "--limit", "2"}, deadletter.Result{Replayed: 2}},
-		{[]string{"replay", "--order", "A-11"}, deadletter.Result{Replayed: 1}},
-		{[]string{"discard", "--body", `"sku_id":770002`, "--why", "gone"}, deadletter.Result{Discarded: 12}},
-	} {
-		var got deadletter.Result
-		text := timed(append([]string{"dlq"}, append(do.args, "-o", "json")...)...)
-		if err := json.Unmarshal([]byte(text), &got); err != nil ||
-			got.Replayed != do.want.Replayed || got.Discarded != do.want.Discarded || len(got.Left) > 0 {
-			t.Errorf("%v: %v, %+v", do.args, err, got)
-		}
-	}
-	first, _ := s.broker.Get(dead) // which acks it
-	before, _ := first.Headers["x-delivery-count"].(int64)
-	if before != 0 || first.Redelivered || s.broker.Depth(dead) != depth-1 {
-		t.Errorf("the queue was read: %d letters of %d, the first with %v", s.broker.Depth(dead), depth, first.Headers)
-	}
-	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
-	stop := s.daemon()
-	s.eventually(3, "SELECT COUNT(*) FROM consumer_log_act WHERE work = 0 AND state = 'done'")
-	s.eventually(100_000+9+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	stop()
-}
-
-// fill publishes letters of the rows B-N to the dead-letter queue.
-func (s *shell) fill(queue string, n int) {
-	s.t.Helper()
-	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "test"})
-	defer func() { _ = p.Close(s.t.Context()) }()
-	for from := 0; from < n; from += 5000 {
-		var batch []rabbit.Publishing
-		for i := from; i < min(n, from+5000); i++ {
-			batch = append(batch, rabbit.Publishing{Key: queue, Message: rabbit.Message{
-				Type: "stock.rollback", MessageID: fmt.Sprint("B-", i), Body: []byte(`{}`),
-			}})
-		}
-		for _, err := range p.Publish(s.t.Context(), batch) {
-			if err != nil {
-				s.t.Fatal(err)
-			}
-		}
 	}
 }
 
@@ -280,7 +175,6 @@ func sqlShell(t *testing.T) *shell {
 // Given an order that is being cancelled, when messages are tried, then each run of a statement is shown and nothing
 // changes; when one is tried with --commit, then its effect stays.
 func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
-	t.Parallel()
 	s := sqlShell(t)
 	s.vars = append(s.vars, "$EXAMPLE/", exampleSQL)
 	s.play("handler-try", nil)
@@ -289,36 +183,29 @@ func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 // Given a column that cannot hold every text, when doctor is asked, then it names the column; when a message with an
 // emoji for it is tried, then that is said of the message, and nothing of MySQL.
 func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
-	t.Parallel()
 	s := sqlShell(t)
 	s.quietly("", "migrate")
 	s.exec("ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1")
 	s.says("note characters = tb_order.order_sn is latin1")
-	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
-	if code != exitFailed || !strings.Contains(stderr, "retry: line 4: Error ") || strings.Contains(stderr, "be used") {
-		t.Errorf("exit %d, %q; want %d, and the statement's error", code, stderr, exitFailed)
-	}
+	said := s.answers(exitFailed, "retry: line 4: Error ", `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
+	assert.Is(t, strings.Contains(said, "be used"), false, "it says of MySQL that it cannot: %s", said)
 }
 
 // Given a file with a mistake, when a daemon is started, then it ends with the exit code of wrong configuration, and
 // doctor says the same; a file that the database refuses likewise.
 func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
-	t.Parallel()
 	s := sqlShell(t)
 	s.quietly("", "migrate")
 	s.says("exit 0\nok statements = the database takes all of " + exampleSQL)
 	name := filepath.Join(t.TempDir(), "mistake.sql")
-	s.environ = append(s.environ, "ROLLBACKD_SQL_FILE="+name)
+	s.set("SQL_FILE=" + name)
 	for _, test := range []struct{ text, check, want string }{
 		{"UPDATE tb_stock SET amount = 1;\n  COMMIT", "ROLLBACKD_SQL_FILE", ":2:3: COMMIT is refused"},
 		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
 		{"UPDATE consumer_log SET remark = :a", "statements", ":1:1: the table consumer_log is rollbackd's own"},
 	} {
 		require.OK(t, os.WriteFile(name, []byte(test.text), 0o600))
-		_, stderr, code := runCLI(t, s.environ, "", "run")
-		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
-			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
-		}
+		s.answers(exitUsage, "ROLLBACKD_SQL_FILE: "+name+test.want, "", "run")
 		s.says("fail " + test.check + " = " + name + test.want)
 	}
 	assert.Is(t, s.broker.Consumers(s.queue), 0, "consumers were there")
@@ -327,7 +214,6 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 // Given the tables that migrate makes, with a lock in MySQL and the outbox, then each is among those that an SQL file
 // must not write.
 func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
-	t.Parallel()
 	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
 		"ROLLBACKD_LOG_TABLE=letters", "ROLLBACKD_OUTBOX=on")
 	s.quietly("", "migrate")
@@ -342,20 +228,17 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 // Given messages that are run fresh, tried again, taken over from a worker that died, and replayed, then the statement
 // is told which attempt it is since the message was published or replayed, as the row in the log counts them.
 func TestAStatementIsToldWhichAttemptItIs(t *testing.T) {
-	t.Parallel()
 	name := filepath.Join(t.TempDir(), "attempt.sql")
 	file := `SELECT k FROM seen WHERE k = :k; -- expect 1, else permanent: unknown
 UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expect 1, else retry: not ready`
 	require.OK(t, os.WriteFile(name, []byte(file), 0o600))
 	const delay = 5 * time.Second
 	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
-	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{delay}}.Queues()...)
+	s.track(s.queue, delay)
 	publish := func(keys ...string) {
 		t.Helper()
 		body := `{"k":"` + strings.Join(keys, "\"}\n{\"k\":\"") + `"}`
-		if code := s.run(body, "publish", "--key-field", "k"); code != exitDone {
-			t.Fatal(s.script.String())
-		}
+		s.quietly(body, "publish", "--key-field", "k")
 	}
 	s.exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
 	s.exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
@@ -369,9 +252,7 @@ UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expe
 	s.exec("UPDATE seen SET ready = 1")
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
 	s.exec("INSERT INTO seen VALUES ('dead', 1, 0)")
-	if code := s.run("", "dlq", "replay", "--key", "dead"); code != exitDone {
-		t.Error(s.script.String())
-	}
+	s.quietly("", "dlq", "replay", "--key", "dead")
 	s.eventually(5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	s.eventually(5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
 	s.eventually(5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+

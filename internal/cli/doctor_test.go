@@ -25,7 +25,6 @@ import (
 )
 
 func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	s.replace = append(s.replace, stack.Addr(t, stack.Redis(t)), "REDIS")
 	s.says("fail schema = rollbackd migrate\nfail queue = does not exist\nfail exchange = does not exist\nno permission")
@@ -62,13 +61,10 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 // Given two queues, the second of which nobody consumes and is then gone, then doctor says so, and tells what they
 // share once.
 func TestDoctorLooksAtEveryQueue(t *testing.T) {
-	t.Parallel()
 	points := stack.AMQP(t).Name("points")
 	s := newShell(t, "ROLLBACKD_QUEUES=stock,points", "ROLLBACKD_POINTS__QUEUE="+points,
 		"ROLLBACKD_POINTS__ROUTING_KEYS=points", "ROLLBACKD_POINTS__GROUP=points")
-	s.broker.Track(rabbit.TopologyConfig{
-		Queue: points, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
-	}.Queues()...)
+	s.track(points, 100*time.Millisecond, 200*time.Millisecond)
 	s.quietly("", "migrate")
 	for _, want := range []string{
 		"further queue: " + points + ": ", points + ": daemon: nobody consumes from " + points,
@@ -87,7 +83,6 @@ func TestDoctorLooksAtEveryQueue(t *testing.T) {
 
 // The service gets no message: a HEAD request tells whether it is there.
 func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	var posts atomic.Int64
 	status := http.StatusMethodNotAllowed
@@ -108,7 +103,6 @@ func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.broker.Delete(s.queue+".dead", s.queue+".retry.200ms")
 	s.broker.DeclareQueue(s.queue+".dead", map[string]any{"x-queue-type": "quorum", "x-delivery-limit": int64(20)})
@@ -129,7 +123,6 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 // Given a log without rows, then doctor says nothing of groups, since it is new; given rows of another group, it names
 // that one, and fails no more than before.
 func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.says("no no group named")
 	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
@@ -138,23 +131,13 @@ func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) {
 }
 
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
-	u := require.Get(url.Parse(s.broker.URL))(t)
-	vhost, user := strings.TrimPrefix(u.Path, "/"), s.broker.Name("doctor")
-	s.broker.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
-		`rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<"^$">>, <<"^$">>, <<"tests">>)`, user, user,
-		vhost))
-	t.Cleanup(func() {
-		s.broker.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user))
-	})
-	u.User = url.UserPassword(user, "pw")
-	s.says("warn "+s.queue+" = unchecked\nfail right to publish\nfail right to read "+s.queue,
-		"ROLLBACKD_AMQP_URL="+u.String())
+	a := s.account(newAdmin(t))
+	a.mayRabbitMQ(nil)
+	s.says("warn "+s.queue+" = unchecked\nfail right to publish\nfail right to read "+s.queue, a.environ...)
 }
 
 func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event",
 		"SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
@@ -166,7 +149,6 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 
 // Given a table that somebody has locked, then doctor does not advise to grant rights that are there.
 func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	other := require.Get(s.db().Conn(t.Context()))(t)
 	defer func() { _ = other.Close() }()
@@ -179,7 +161,6 @@ func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 // Given a transaction that idles with a row for which a daemon waits, then doctor names it and the statement that ends
 // it; to an account that may not see that it names the missing right.
 func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_LEASE=3s", "ROLLBACKD_HANDLER_TIMEOUT=2s")
 	db := s.db()
 	ctx := context.WithoutCancel(t.Context())
@@ -200,18 +181,13 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 	}()
 	s.until("warn row locks = .rollbackd_meta → KILL ")
 	s.says("note row locks = denied", "ROLLBACKD_MYSQL_DSN="+stack.Restricted(t, s.dsn, "ALL ON *"))
-	if _, err := conns[0].ExecContext(ctx, "ROLLBACK"); err != nil {
-		t.Error(err)
-	}
+	require.Get(conns[0].ExecContext(ctx, "ROLLBACK"))(t)
 	<-done
 }
 
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnMySQL(t)
 	s := newShell(t)
-	s.dsn = server.Database(t)
-	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
+	s.on(stack.OwnMySQL(t))
 	s.play("doctor-mysql-server", nil)
 }
 
@@ -219,14 +195,11 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 // the same, and doctor names the default. A binary log of statements it names before anything is tried: it refuses
 // every write.
 func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
-	t.Parallel()
-	server := stack.Own(t, stack.Options{
+	s := newShell(t)
+	s.on(stack.Own(t, stack.Options{
 		Only:      []stack.Kind{stack.KindMySQL},
 		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
-	})
-	s := newShell(t)
-	s.dsn = server.Database(t)
-	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
+	}))
 	db := s.db()
 	if _, err := db.ExecContext(t.Context(), "SET GLOBAL tx_read_only = ON"); err != nil { // MariaDB's name
 		s.exec("SET GLOBAL transaction_read_only = ON")
@@ -241,9 +214,8 @@ func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnRedis(t)
 	s := migrated(t)
+	server := stack.OwnRedis(t)
 	o := require.Get(redis.ParseURL(server.URL()))(t)
 	client := redis.NewClient(o)
 	defer func() { _ = client.Close() }()
@@ -270,7 +242,6 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 }
 
 func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	plain := stack.OwnRedis(t)
 	s.says("warn reachable = cluster support disabled → leave cluster=true out",
@@ -286,9 +257,8 @@ func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
 }
 
 func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
-	t.Parallel()
-	set := stack.OwnSentinels(t)
 	s := migrated(t)
+	set := stack.OwnSentinels(t)
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
 	s.says("ok master = "+set.Data[0].Addr()+", say 3 of 3\nok failover = 1\nok lock = taken and released", setting)
 	s.says("warn sentinel "+set.Sentinels[0].Addr()+" = no master of that name",
@@ -305,9 +275,8 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 // Given an account that may do on the sentinels what the list of rights says, then the lock works, doctor sees all, and
 // nothing was refused.
 func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
-	t.Parallel()
-	set := stack.OwnSentinels(t)
 	s := migrated(t)
+	set := stack.OwnSentinels(t)
 	var admins []*redis.Client
 	for _, sentinel := range set.Sentinels {
 		admin := redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
@@ -331,9 +300,8 @@ func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
 }
 
 func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
-	t.Parallel()
-	set := stack.OwnRedisCluster(t, false)
 	s := migrated(t)
+	set := stack.OwnRedisCluster(t, false)
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
 	wants := "ok cluster = masters: 3, slots that are served: 16384 of 16384\nok lock = taken and released\n"
 	for _, server := range set.Data {
@@ -346,14 +314,9 @@ func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
 }
 
 func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
-	t.Parallel()
-	var servers []*stack.Server
-	var urls []string
-	for range 3 {
-		servers = append(servers, stack.OwnRedis(t))
-		urls = append(urls, servers[len(servers)-1].URL())
-	}
-	s := migrated(t, "ROLLBACKD_LOCK=redlock", "ROLLBACKD_REDIS_URL="+strings.Join(urls, ","))
+	s := migrated(t)
+	servers := []*stack.Server{stack.OwnRedis(t), stack.OwnRedis(t), stack.OwnRedis(t)}
+	s.set("LOCK=redlock", "REDIS_URL="+servers[0].URL()+","+servers[1].URL()+","+servers[2].URL())
 	s.says("ok master 3: version\nok lock = taken and released")
 	require.OK(t, servers[1].Kill())
 	s.says("warn master 2: reachable\nok lock = taken and released")
@@ -363,9 +326,9 @@ func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
 }
 
 func TestDoctorTakesALockInZooKeeper(t *testing.T) {
-	t.Parallel()
+	s := migrated(t)
 	server := stack.OwnZooKeeper(t)
-	s := migrated(t, "ROLLBACKD_LOCK=zookeeper", "ROLLBACKD_ZOOKEEPER_URL="+server.URL())
+	s.set("LOCK=zookeeper", "ZOOKEEPER_URL="+server.URL())
 	s.says("ok lock = taken and released")
 	require.OK(t, server.Kill())
 	s.says("warn lock = goes on without it")
@@ -373,7 +336,6 @@ func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 }
 
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.says(`exit 0
 		warn ROLLBACKD_DRAIN_TIMEOUT = 5s is shorter
@@ -394,17 +356,16 @@ func withParam(dsn, param string) string {
 // Given a daemon whose queues end its connections, by a message that a filter on the way does not let through, then
 // doctor names each queue and what to do, in the daemon's words; and once the way is free, that all is well.
 func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	direct, addr := s.broker.URL, stack.FreeAddr(t)
 	backstop := rabbit.BackstopQueue(s.queue)
 	s.run("", "migrate")
-	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+addr)
+	s.set("HTTP_ADDR=" + addr)
 	// given no daemon
 	s.says("exit 0\nnote answer = no fault when none runs on this machine")
 	// given one that works
 	way := stack.Proxy(t, stack.Addr(t, direct))
-	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+way.Through(direct))
+	s.set("AMQP_URL=" + way.Through(direct))
 	s.daemon()
 	past := "ROLLBACKD_AMQP_URL=" + direct // doctor goes by another way
 	_, port, _ := net.SplitHostPort(addr)
@@ -441,7 +402,6 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 // Given a dead-letter queue that a policy makes refuse letters, which AMQP does not show, then doctor names it, because
 // the daemon has met it.
 func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
 	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full-"+dead, dead, map[string]any{"max-length": 0, "overflow": "reject-publish"})
@@ -456,7 +416,6 @@ func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
 
 // Given a setting by which nobody can be asked, or somebody else on the port, then doctor says that.
 func TestDoctorSaysWhyItAsksNoDaemon(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	other := stack.Proxy(t, stack.Addr(t, s.dsn)) // MySQL speaks first, and no HTTP
 	s.says("note answer = ROLLBACKD_HTTP_ADDR is off", "ROLLBACKD_HTTP_ADDR=off")

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -40,7 +37,6 @@ func (s *shell) classicRow(db *sql.DB, key string, status int) {
 // Given a classic table, when it is taken over beside its consumer, with a last pass, then a copy of what was done has
 // no effect, and what was left open is decided by a person: one had its effect and is discarded, the other is replayed.
 func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_LOG_RETENTION=0")
 	db := s.db()
 	s.exec(classicTable)
@@ -94,11 +90,7 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 			Type: "stock.rollback", MessageID: key, Body: []byte(`{"order_sn":"` + key + `"}`),
 		}})
 	}
-	for _, err := range publisher.Publish(t.Context(), copies) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	require.OK(t, publisher.Publish(t.Context(), copies)...)
 	stop := s.daemon()
 	s.eventually(100, "SELECT amount FROM stock")
 	poll.Until(t, "the queue is empty", func() bool { return s.broker.Depth(s.queue) == 0 })
@@ -118,7 +110,6 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 
 // statementOfThePage is the one that docs/adopting.md shows for the way back.
 func statementOfThePage(t *testing.T) string {
-	t.Helper()
 	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "adopting.md")))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/migrate_from_test.go -->\n```sql\n")
 	statement, _, closed := strings.Cut(rest, ";\n```")
@@ -128,74 +119,10 @@ func statementOfThePage(t *testing.T) string {
 	return statement
 }
 
-// Given the real program, when it is killed in the middle of passes again and again, then the next ones go on, and in
-// the end every row is there once.
-func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
-	t.Parallel()
-	s := migrated(t)
-	db := s.db()
-	s.exec(classicTable)
-	const rows = 16_000
-	var b strings.Builder
-	for i := range rows {
-		fmt.Fprintf(&b, ",('cancel_group','cancel','%06d','{}',%d,1)", i, []int{1, 1, 1, 2}[i%4])
-	}
-	s.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
-		"consumer_times) VALUES " + b.String()[1:])
-	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback",
-		"-o", "json"}
-	for kill := range 3 {
-		p := require.Get(program.Start(program.Options{Path: program.Shared(t), Args: args, Env: s.environ}))(t)
-		least := (kill + 1) * 2500
-		for late := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
-			var n int
-			require.OK(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM consumer_log").Scan(&n))
-			if n >= least {
-				break
-			}
-			if time.Now().After(late) {
-				t.Fatalf("%d rows after a minute, want %d", n, least)
-			}
-		}
-		require.OK(t, p.Kill())
-	}
-	stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--no-wait")...)
-	var r legacyimport.Report
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitDone {
-		t.Fatalf("exit %d, %v, %s", code, err, stderr)
-	}
-	whole := r.Counts[legacyimport.Success] == rows*3/4 && r.Counts[legacyimport.Open] == rows/4
-	if !r.Resumed { // the last one was faster than its death
-		whole = r.Counts[legacyimport.There] == rows
-	}
-	if !r.Finished || r.Rows != rows || !whole {
-		t.Errorf("report: %+v", r)
-	}
-	s.eventually(rows, "SELECT COUNT(*) FROM consumer_log")
-	s.eventually(rows/4, "SELECT COUNT(*) FROM consumer_log_event")
-}
-
-// Given a classic log of which no last pass has come to its end, doctor names it.
-func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
-	t.Parallel()
-	s := migrated(t)
-	db := s.db()
-	s.exec(classicTable)
-	s.classicRow(db, "A-1", 1)
-	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
-	s.says("no classic log") // of which nothing was taken over
-	s.run("", args...)
-	s.says("warn classic log = trade_mq_consumer_log was taken over")
-	s.run("", append(args, "--last-pass")...)
-	s.says("no classic log")
-	s.run("", args...) // somebody goes back to passes beside the old consumer
-	s.says("warn classic log")
-}
-
 // Given an old consumer that is still at work, a last pass is refused, and the daemon does not begin: before a last
-// pass, and when something is newer than it. When the old consumer has ended, or a person says so, it begins.
+// pass, and when something is newer than it; doctor names that log. When the old consumer has ended, or a person says
+// so, the daemon begins, and doctor is content.
 func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	db := s.db()
 	s.exec(classicTable)
@@ -203,12 +130,7 @@ func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 	args := []string{
 		"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback", "--last-pass",
 	}
-	refused := func(want string, args ...string) {
-		t.Helper()
-		if _, stderr, code := runCLI(t, s.environ, "", args...); code != exitFailed || !strings.Contains(stderr, want) {
-			t.Errorf("%v: exit %d, %s; want %d and %s", args, code, stderr, exitFailed, want)
-		}
-	}
+	s.says("no classic log") // of which nothing was taken over
 	working, stopConsumer := context.WithCancel(t.Context())
 	defer stopConsumer()
 	var consumer sync.WaitGroup
@@ -224,17 +146,21 @@ func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 			}
 		}
 	})
-	refused("somebody wrote to the old table", args...)
-	refused("no last pass has come to its end", "run")
+	s.answers(exitFailed, "somebody wrote to the old table", "", args...)
+	s.answers(exitFailed, "no last pass has come to its end", "", "run")
+	s.says("warn classic log = trade_mq_consumer_log was taken over")
 	stopConsumer()
 	consumer.Wait()
 	s.run("", args...)
+	s.says("no classic log")
 	s.daemon()()
 
 	s.classicRow(db, "A-1", 1) // it was not the end
-	refused("was written to after its last pass", "run")
+	s.answers(exitFailed, "was written to after its last pass", "", "run")
 	s.says("warn classic log = was written to after its last pass")
 	s.daemon("--ignore-old-log")()
+	s.run("", args[:len(args)-1]...) // somebody goes back to passes beside the old consumer
+	s.says("warn classic log")
 	s.run("", args...)
 	s.daemon()()
 	s.exec("DROP TABLE trade_mq_consumer_log")
@@ -245,7 +171,6 @@ func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 // Given an account with exactly the rights of the list, a table is taken over; without the one on the old table, the
 // command says what is missing.
 func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	db := s.db()
 	s.exec(classicTable)
@@ -255,10 +180,8 @@ func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
 	list := rights.MySQL(a.names, rights.TakeOver)
 	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
 	a.mayMySQL(without(list, len(list)-1))
-	_, stderr, code := runCLI(t, a.environ, "", args...)
-	if code != exitFailed || !strings.Contains(stderr, "GRANT SELECT ON trade_mq_consumer_log") {
-		t.Errorf("exit %d, %s", code, stderr)
-	}
+	as := &shell{t: t, environ: a.environ}
+	as.answers(exitFailed, "GRANT SELECT ON trade_mq_consumer_log", "", args...)
 	a.mayMySQL(list)
 	a.do("", args...)
 	s.classicRow(db, "A-1", 1)

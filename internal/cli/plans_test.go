@@ -20,12 +20,11 @@ import (
 // them with its lock in the same database, and people ask for all that there is with commands, pages and the API, then
 // no statement reads a table of the program from end to end, on MariaDB and MySQL.
 func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
-	t.Parallel()
-	server, addr := stack.OwnMySQL(t), stack.FreeAddr(t)
+	addr := stack.FreeAddr(t)
 	s := newShell(t, "ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR="+addr, "ROLLBACKD_LOG_RETENTION=240h",
 		"ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_OUTBOX=on")
-	s.dsn = server.Database(t)
-	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
+	server := stack.OwnMySQL(t)
+	s.on(server)
 	s.run("", "migrate")
 	db := s.db()
 	fill := func(into, values string) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,12 +21,9 @@ import (
 
 // paste runs a printed command as a shell would: quotes, a pipe from printf, a comment. What is for MySQL goes there.
 func (s *shell) paste(command string) {
-	s.t.Helper()
 	if strings.HasPrefix(command, "UPDATE ") {
 		statement, _, _ := strings.Cut(command, "    -- ")
-		if _, err := s.db().ExecContext(s.t.Context(), statement); err != nil {
-			s.t.Errorf("%s: %v", statement, err)
-		}
+		s.exec(statement)
 		return
 	}
 	stdin := ""
@@ -42,9 +38,7 @@ func (s *shell) paste(command string) {
 			len(report.Findings))
 		return
 	}
-	if _, stderr, code := runCLI(s.t, s.environ, stdin, args[1:]...); code != exitDone {
-		s.t.Errorf("%q failed: %s", command, stderr)
-	}
+	s.answers(exitDone, "", stdin, args[1:]...)
 	fmt.Fprintf(&s.script, "$ %s\n\n", strings.Join(args, " "))
 }
 
@@ -60,10 +54,12 @@ func words(t *testing.T, command string) (all []string) {
 // curedReport is what reconcile says in JSON.
 type curedReport struct {
 	operator.Report
-	Findings []struct {
-		operator.Finding
-		Cure string
-	} `json:"findings"`
+	Findings []curedFinding `json:"findings"`
+}
+
+type curedFinding struct {
+	operator.Finding
+	Cure string
 }
 
 // Open counts the findings that are not mended.
@@ -79,23 +75,19 @@ func (r curedReport) Open() (n int) {
 // reconcileJSON runs the command and reads what it says.
 func (s *shell) reconcileJSON(args ...string) (r curedReport, code int) {
 	s.t.Helper()
-	stdout, stderr, code := runCLI(s.t, s.environ, "", append([]string{"reconcile", "-o", "json"}, args...)...)
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
-		s.t.Fatalf("exit %d, %q, %q: %v", code, stdout, stderr, err)
-	}
+	_, code = s.reads(&r, append([]string{"reconcile", "-o", "json"}, args...)...)
 	return r, code
 }
 
 // prepareDisagreements makes letters and applied orders with a daemon, and then everything that can disagree by hand.
 func prepareDisagreements(t *testing.T, s *shell) {
-	t.Helper()
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (9, 5, 0)")
 	var bodies strings.Builder
-	for _, order := range []string{"applied-1", "applied-2", "applied-3", "applied-4"} {
-		s.reserve(order, 1, 2)
-		bodies.WriteString(`{"order_sn":"` + order + "\"}\n")
-	}
-	for _, order := range []string{"no-row", "stale", "purged", "moved", "overdue", "claimed", "cut-off"} {
+	for _, order := range strings.Fields("applied-1 applied-2 applied-3 applied-4 no-row stale purged moved overdue " +
+		"claimed cut-off") {
+		if strings.HasPrefix(order, "applied") {
+			s.reserve(order, 1, 2)
+		}
 		bodies.WriteString(`{"order_sn":"` + order + "\"}\n")
 	}
 	s.run(bodies.String(), "publish", "--key-field", "order_sn")
@@ -107,14 +99,8 @@ func prepareDisagreements(t *testing.T, s *shell) {
 	s.run("", "reconcile")
 
 	dead := rabbit.DeadQueue(s.queue)
-	var letters []stack.Delivery
-	for range 7 {
-		d, ok := s.broker.Get(dead)
-		if !ok {
-			t.Fatal("a letter is missing")
-		}
-		letters = append(letters, d)
-	}
+	letters := s.broker.GetAll(dead)
+	require.Is(t, len(letters), 7, "letters")
 	for _, d := range letters {
 		m := stack.Message{
 			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2, ContentType: d.ContentType,
@@ -143,7 +129,6 @@ func prepareDisagreements(t *testing.T, s *shell) {
 // Given a purged queue, a moved letter, and rows and reservations changed by hand, when reconcile looks, then it
 // finds each, and the command that it prints mends it.
 func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	prepareDisagreements(t, s)
 	// when it is looked at, each is found as what it is
@@ -191,7 +176,6 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 // Given a daemon that applies, dead-letters and takes replays all the time, when reconcile runs beside it, then it
 // reports nothing that is only on its way.
 func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_MAX_DEAD_RATE=off")
 	db := s.db()
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0)")
@@ -212,15 +196,12 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 				order := fmt.Sprintf("order-%d-%d", n, i)
 				fmt.Fprintf(&bodies, "{\"order_sn\":%q}\n", order)
 				if i%2 == 0 {
-					if _, err := db.ExecContext(t.Context(), "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, "+
-						"updated_at) VALUES (?, 1, 2, 1, UTC_TIMESTAMP(6))", order); err != nil {
-						t.Error(err)
-					}
+					_, err := db.ExecContext(t.Context(), "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) "+
+						"VALUES (?, 1, 2, 1)", order)
+					assert.OK(t, err)
 				}
 			}
-			if _, stderr, code := runCLI(t, s.environ, bodies.String(), "publish", "--key-field", "order_sn"); code != exitDone {
-				t.Error(stderr)
-			}
+			s.answers(exitDone, "", bodies.String(), "publish", "--key-field", "order_sn")
 			if n%3 == 2 {
 				if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--no-wait"); code != exitDone &&
 					!strings.Contains(stderr, "stay") {
@@ -302,7 +283,6 @@ func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
 
 // cancelledOrders is the SELECT that docs/outbox.md shows.
 func cancelledOrders(t *testing.T) string {
-	t.Helper()
 	page := require.Get(os.ReadFile("../../docs/outbox.md"))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/reconcile_test.go -->\n```sql\n")
 	text, _, ends := strings.Cut(rest, "```")
@@ -336,7 +316,6 @@ func (s *shell) orders(names ...string) {
 
 // prepareExpected makes orders whose messages are wherever a message can be.
 func prepareExpected(s *shell) {
-	s.t.Helper()
 	s.exec("CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, order_sn VARCHAR(300) NOT NULL, "+
 		"status VARCHAR(20) NOT NULL DEFAULT 'cancelled', cancelled_at DATETIME(6) NULL)",
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
@@ -376,7 +355,6 @@ func prepareExpected(s *shell) {
 // reconcile is asked for what should have come, then it says of each where it is, and waits for nobody. What was lost
 // is put into the outbox once nothing speaks against it, and comes, once.
 func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_OUTBOX=on")
 	prepareExpected(s)
 	file := s.selects(cancelledOrders(t))
@@ -416,23 +394,16 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 // Given orders whose messages were never seen in a schema without an outbox, then a look says so and what makes the
 // table, before it begins, when it is to publish; without that it needs none. Doctor says of the file what run would.
 func TestWhatShouldHaveComeCannotBePutWithoutAnOutbox(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	s.exec("CREATE TABLE orders (id BIGINT PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
 	text := "SELECT 't' AS msg_tag, id AS msg_key, '{}' AS body, NULL AS created_at, id AS after FROM orders " +
 		"WHERE id > :after ORDER BY id LIMIT :limit"
 	file := s.selects(text)
-	for _, test := range []struct{ more, stdout, stderr string }{
-		{"", "1  ", "messages that did not come: 1"},
-		{"--publish", "", "nothing was put into the outbox: outbox, whose table `rollbackd migrate --outbox` makes: "},
-	} {
-		args := strings.Fields("reconcile --expected " + file + " " + test.more)
-		stdout, stderr, code := runCLI(t, s.environ, "", args...)
-		if code != exitFailed || strings.Contains(stdout, "not_seen") != (test.stdout != "") ||
-			!strings.Contains(stderr, test.stderr) {
-			t.Errorf("%v: exit %d, %s%s; want %q", args, code, stdout, stderr, test.stderr)
-		}
-	}
+	look := []string{"reconcile", "--expected", file}
+	assert.Has(t, s.answers(exitFailed, "messages that did not come: 1", "", look...), "not_seen", "it finds")
+	said := s.answers(exitFailed, "nothing was put into the outbox: outbox, whose table `rollbackd migrate --outbox` "+
+		"makes: ", "", append(look, "--publish")...)
+	assert.Is(t, strings.Contains(said, "not_seen"), false, "it has looked")
 	for _, test := range []struct{ file, says string }{
 		{file, "no ROLLBACKD_EXPECTED_FILE"},
 		{file + ".none", "fail ROLLBACKD_EXPECTED_FILE = no such file → mend the file"},
@@ -446,7 +417,6 @@ func TestWhatShouldHaveComeCannotBePutWithoutAnOutbox(t *testing.T) {
 // Given more orders than one piece has, with keys of numbers and of texts, then each is seen once; and a SELECT that
 // could leave some out, or that is none, is refused.
 func TestWhatShouldHaveComeIsReadInPieces(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_OUTBOX=on")
 	s.exec("CREATE TABLE orders (id BIGINT UNSIGNED PRIMARY KEY, order_sn VARCHAR(50) COLLATE utf8mb4_general_ci NOT "+
 		"NULL UNIQUE, uuid BINARY(2) NOT NULL UNIQUE, body LONGTEXT NULL)",

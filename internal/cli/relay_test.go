@@ -44,7 +44,6 @@ func (s *shell) put(prefix string, n int, routingKey string) {
 // relayShell has an exchange, a queue behind it, a schema with nothing in it, and the settings that a relay needs, that
 // of the schema first.
 func relayShell(t *testing.T) *shell {
-	t.Helper()
 	s := newShell(t)
 	exchange := s.broker.Name("stock")
 	s.broker.DeclareExchange(exchange, "topic")
@@ -61,34 +60,23 @@ func relayShell(t *testing.T) *shell {
 // missing, `migrate --outbox` makes that and nothing else, and two relays share the work: one of them is killed in the
 // midst of it, and every message arrives.
 func TestARelayOfItsOwn(t *testing.T) {
-	t.Parallel()
-	s := relayShell(t)
-	broker, queue, env := s.broker, s.queue, s.environ
+	s := &sender{relayShell(t), &program.Log{}}
+	env := s.environ
 	s.environ = env[:1]
 	assert.Is(t, s.run("", "migrate", "--outbox", "--status"), exitFailed, "the status of an empty schema: exit")
-	_, stderr, code := runCLI(t, env, "", "relay")
-	if code != exitFailed || !strings.Contains(stderr, "rollbackd migrate --outbox") {
-		t.Errorf("a relay without its table: exit %d\n%s", code, stderr)
-	}
+	s.environ = env
+	s.answers(exitFailed, "rollbackd migrate --outbox", "", "relay")
+	s.environ = env[:1]
 	s.quietly("", "migrate", "--outbox")
 	s.quietly("", "migrate", "--outbox", "--status")
+	s.environ = env
 	s.eventually(2, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND "+
 		"table_name IN ('rollbackd_outbox', 'rollbackd_schema')")
 	s.eventually(2, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()")
 
-	var logs [2]program.Log
-	var relays [2]*program.Process
-	for i := range relays {
-		relays[i] = require.Get(program.Start(program.Options{Path: program.Shared(t), Args: []string{"relay"}, Env: env,
-			Log: &logs[i]}))(t)
-		t.Cleanup(func() { _ = relays[i].Kill() })
-	}
+	relays := []*program.Process{s.relay(), s.relay()}
 	confirmed := func(p *program.Process) float64 {
-		m, err := p.Metrics(t.Context())
-		if err != nil {
-			t.Fatalf("%v\n%s", err, logs[1].Tail(20))
-		}
-		return m[`rollbackd_outbox_publishes_total{result="confirmed"}`]
+		return require.Get(p.Metrics(t.Context()))(t)[`rollbackd_outbox_publishes_total{result="confirmed"}`]
 	}
 	for i := 0; confirmed(relays[0]) == 0 || confirmed(relays[1]) == 0; i++ {
 		s.put(fmt.Sprintf("shared%d", i), 300, "")
@@ -98,7 +86,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 	require.OK(t, relays[0].Kill())
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
 	arrived := map[string]bool{}
-	for _, d := range broker.GetAll(queue) {
+	for _, d := range s.broker.GetAll(s.queue) {
 		if strings.HasPrefix(d.MessageId, "more-") {
 			arrived[d.MessageId] = true
 		}
@@ -114,38 +102,26 @@ func TestARelayOfItsOwn(t *testing.T) {
 	if status, body, err := relays[1].Get(t.Context(), "/readyz"); err != nil || status != http.StatusOK {
 		t.Errorf("/readyz is %d %s, %v", status, body, err)
 	}
-	code, err := relays[1].Stop(context.WithoutCancel(t.Context()))
-	if err != nil || code != exitDone {
-		t.Errorf("after SIGTERM: exit %d, %v\n%s", code, err, logs[1].Tail(20))
-	}
-	s.environ = env
+	s.stopped(relays[1])
 	s.put("cut", 1, "")
 	s.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) VALUES ('t', 'p', '', "+
 		"'9999-12-31', UTC_TIMESTAMP(6))", "UPDATE rollbackd_outbox SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR")
-	stdout, _, code := runCLI(t, append(env, "ROLLBACKD_ROUTING_KEYS=stock.#"), "", "doctor", "--outbox")
+	s.answers(exitDone, "cut-0", "", "outbox", "list", "--key", "cut-0")
+	s.set("ROUTING_KEYS=stock.#")
+	said := s.answers(exitDone, "", "", "doctor", "--outbox")
 	for _, want := range []string{"warn   mysql     outbox: the oldest message has been due for 1h",
 		"warn   mysql     parked: 1 ", "warn   mysql     routing key: ",
-		"ok     rabbitmq  exchange: " + broker.Name("stock"), "ok     mysql     rights: all 4"} {
-		assert.Has(t, stdout, want, "doctor does not say: exit %d", code)
+		"ok     rabbitmq  exchange: " + s.broker.Name("stock"), "ok     mysql     rights: all 4"} {
+		assert.Has(t, said, want, "doctor does not say")
 	}
-	stdout, _, code = runCLI(t, env, "", "outbox", "list", "--key", "cut-0")
-	if code != exitDone || !strings.Contains(stdout, "cut-0") {
-		t.Errorf("what waits, with a relay's settings: exit %d\n%s", code, stdout)
-	}
-	restricted := "ROLLBACKD_MYSQL_DSN=" + stack.Restricted(t, s.dsn, "SELECT ON rollbackd_schema")
-	stdout, _, code = runCLI(t, append(env, restricted), "", "doctor", "--outbox")
-	if code != exitFailed || !strings.Contains(stdout, "by an account that may make tables") {
-		t.Errorf("doctor of an account that may not see the table: exit %d\n%s", code, stdout)
-	}
-	stdout, _, code = runCLI(t, append(env, "ROLLBACKD_EXCHANGE="+broker.Name("none")), "", "doctor", "--outbox")
-	if code != exitFailed || !strings.Contains(stdout, "does not exist") {
-		t.Errorf("doctor of an exchange that is not there: exit %d\n%s", code, stdout)
-	}
+	s.environ = append(env, "ROLLBACKD_EXCHANGE="+s.broker.Name("none"))
+	s.answers(exitFailed, "does not exist", "", "doctor", "--outbox")
+	s.environ = append(env, "ROLLBACKD_MYSQL_DSN="+stack.Restricted(t, s.dsn, "SELECT ON rollbackd_schema"))
+	s.answers(exitFailed, "by an account that may make tables", "", "doctor", "--outbox")
 }
 
 // Given ROLLBACKD_OUTBOX=on, then migrate makes the table, and a message that is put is sent and applied by one daemon.
 func TestARelayWithinRun(t *testing.T) {
-	t.Parallel()
 	s := newShell(t, "ROLLBACKD_OUTBOX=on")
 	s.quietly("", "migrate")
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 10, 0)")
@@ -157,15 +133,12 @@ func TestARelayWithinRun(t *testing.T) {
 	s.says("ok outbox = 0 messages are due\nok exchange = may be published to\nno fail right")
 	stop()
 	s.exec("DELETE FROM rollbackd_schema WHERE set_name = 'outbox'")
-	if code := s.run("", "run"); code != exitFailed || !strings.Contains(s.script.String(), "migrate --outbox") {
-		t.Errorf("a daemon whose outbox has no table: exit %d\n%s", code, s.script.String())
-	}
+	s.answers(exitFailed, "migrate --outbox", "", "run")
 }
 
 // Given messages in the outbox of which one is refused, one parked, one waits and one is in a relay's hand, then
 // commands list and show them, send what is refused or parked, and delete what may be deleted, each on record.
 func TestAPersonHasMessagesOfTheOutboxSentOrDropped(t *testing.T) {
-	t.Parallel()
 	s := migrated(t, "ROLLBACKD_OUTBOX=on")
 	s.play("outbox", map[string]func(){
 		"the queue is bound": func() { s.broker.Bind(s.queue, "nowhere", s.broker.Name("stock")) },
@@ -215,17 +188,21 @@ func (s *sender) leaseEnds() {
 	s.exec("UPDATE rollbackd_outbox SET next_at = UTC_TIMESTAMP(6) WHERE owner IS NOT NULL")
 }
 
+// stopped tells a relay to stop, which must end well.
+func (s *sender) stopped(p *program.Process) {
+	s.t.Helper()
+	if code, err := p.Stop(context.WithoutCancel(s.t.Context())); err != nil || code != exitDone {
+		s.t.Errorf("after SIGTERM: exit %d, %v", code, err)
+	}
+}
+
 // finish lets another relay send what is left, and says how often each message came.
 func (s *sender) finish() (copies map[string]int, sum int) {
 	s.t.Helper()
 	last := s.relay()
-	if _, err := last.Addr(s.t.Context()); err != nil { // so that it can be told to stop
-		s.t.Fatal(err)
-	}
+	require.Get(last.Addr(s.t.Context()))(s.t) // so that it can be told to stop
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
-	if code, err := last.Stop(context.WithoutCancel(s.t.Context())); err != nil || code != exitDone {
-		s.t.Errorf("after SIGTERM: exit %d, %v", code, err)
-	}
+	s.stopped(last)
 	copies = map[string]int{}
 	all := s.broker.GetAll(s.queue)
 	for _, d := range all {
@@ -258,11 +235,6 @@ func listen(wire *stack.TCPProxy, do func(), words ...string) (heard chan struct
 
 func freeze(p *program.Process) func() {
 	return func() { _ = p.Signal(syscall.SIGSTOP) } // one that has ended fails the test otherwise
-}
-
-func (s *sender) thaw(p *program.Process) {
-	s.t.Helper()
-	require.OK(s.t, p.Signal(syscall.SIGCONT))
 }
 
 func (s *sender) await(what string, happened <-chan struct{}) {
@@ -307,7 +279,6 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 	} {
 		for _, answered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, the server has heard it %v", c.name, answered), func(t *testing.T) {
-				t.Parallel()
 				s := newSender(t)
 				victim, wire, broker := s.between()
 				if c.says[0] == publishes {
@@ -345,7 +316,6 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"its messages are confirmed": false, "it gets no answer": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			const n = batchOfSender
 			s := newSender(t)
 			first, itsDatabase, itsBroker := s.between()
@@ -367,10 +337,10 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			}
 			before := rows()
 
-			s.thaw(first)
+			require.OK(t, first.Signal(syscall.SIGCONT))
 			s.await("the first has looked for what it may settle, and found nothing", settled)
 			assert.Is(t, rows(), before, "the rows of the second were, and")
-			s.thaw(second)
+			require.OK(t, second.Signal(syscall.SIGCONT))
 			copies, _ := s.finish()
 			for key, times := range copies {
 				assert.AtMost(t, times, 2, "%s came times", key)
@@ -383,7 +353,6 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 // Given a relay that is frozen inside a transaction, with its rows locked and deleted, then MySQL ends that session
 // within 20 seconds, another relay sends the messages again, and the frozen one works as before when it goes on.
 func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
-	t.Parallel()
 	const n = batchOfSender
 	s := newSender(t)
 	first, database, _ := s.between()
@@ -397,12 +366,10 @@ func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
 	for key, times := range copies {
 		assert.Is(t, times, 2, "%s came times", key)
 	}
-	s.thaw(first)
+	require.OK(t, first.Signal(syscall.SIGCONT))
 	s.put("later", n, "")
 	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
-	if code, err := first.Stop(context.WithoutCancel(t.Context())); err != nil || code != exitDone {
-		t.Errorf("after SIGTERM: exit %d, %v", code, err)
-	}
+	s.stopped(first)
 	if d := s.broker.Depth(s.queue); len(copies) != n || d != n {
 		t.Errorf("%d of %d messages came, and %d of %d later ones", len(copies), n, d, n)
 	}

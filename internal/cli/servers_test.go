@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,7 +46,15 @@ type shell struct {
 	log     string  // of the last daemon, once it has stopped
 }
 
+// newShell has servers and settings. Its test runs beside others.
 func newShell(t *testing.T, more ...string) *shell {
+	t.Helper()
+	t.Parallel()
+	return shellOf(t, more...)
+}
+
+// shellOf is newShell for a test that does not run beside others.
+func shellOf(t *testing.T, more ...string) *shell {
 	t.Helper()
 	s := &shell{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t)}
 	s.queue = s.broker.Name("stock.rollback")
@@ -55,14 +64,17 @@ func newShell(t *testing.T, more ...string) *shell {
 		"ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
 		"ROLLBACKD_MAX_ATTEMPTS=2", "ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_HTTP_ADDR=off",
 	}, more...)
-	s.broker.Track(rabbit.TopologyConfig{
-		Queue: s.queue, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
-	}.Queues()...)
+	s.track(s.queue, 100*time.Millisecond, 200*time.Millisecond)
 	s.broker.TrackExchanges(s.broker.Name("stock"))
 	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL",
 		stack.Addr(t, s.broker.URL), "RABBITMQ",
 		command.Person(), "PERSON")
 	return s
+}
+
+// track has the queues of a main queue deleted at the end.
+func (s *shell) track(queue string, delays ...time.Duration) {
+	s.broker.Track(rabbit.TopologyConfig{Queue: queue, Delays: delays}.Queues()...)
 }
 
 // run runs one command and notes it in the transcript.
@@ -78,6 +90,26 @@ func (s *shell) run(stdin string, args ...string) (code int) {
 	}
 	s.script.WriteString("\n")
 	return code
+}
+
+// answers runs a command that must end with this code and say this.
+func (s *shell) answers(code int, want, stdin string, args ...string) (said string) {
+	s.t.Helper()
+	stdout, stderr, got := runCLI(s.t, s.environ, stdin, args...)
+	if got != code || !strings.Contains(stdout+stderr, want) {
+		s.t.Errorf("%v: exit %d, want %d and %q:\n%s%s", args, got, code, want, stdout, stderr)
+	}
+	return stdout + stderr
+}
+
+// reads runs a command and reads the JSON that it prints.
+func (s *shell) reads(into any, args ...string) (stderr string, code int) {
+	s.t.Helper()
+	stdout, stderr, code := runCLI(s.t, s.environ, "", args...)
+	if err := json.Unmarshal([]byte(stdout), into); err != nil {
+		s.t.Fatalf("%v: exit %d, %q, %q: %v", args, code, stdout, stderr, err)
+	}
+	return stderr, code
 }
 
 var rollbackdTest = regexp.MustCompile(`rollbackd_test_\w+`)
@@ -130,27 +162,44 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 
 // background runs a command until stop, or the end of the test.
 func (s *shell) background(args ...string) (stop func()) {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
-	done := make(chan int, 1)
-	var stdout, stderr bytes.Buffer
-	go func() {
-		done <- run(ctx, append([]string{"/usr/bin/consumer"}, args...), s.environ, strings.NewReader(""), &stdout, &stderr)
-	}()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		code := <-done
-		if s.log = stderr.String(); code != 0 {
+	end := s.begun(s.environ, args...)
+	stop = sync.OnceFunc(func() {
+		var code int
+		if _, s.log, code = end(); code != 0 {
 			s.t.Errorf("consumer %s: exit %d\n%s", args[0], code, s.log)
 		}
-	}
+	})
 	s.t.Cleanup(stop)
 	return stop
+}
+
+// on gives the shell another database.
+func (s *shell) on(server *stack.Server) {
+	s.t.Helper()
+	s.dsn = server.Database(s.t)
+	s.set("MYSQL_DSN=" + s.dsn)
+}
+
+// set changes settings, given without their prefix.
+func (s *shell) set(pairs ...string) {
+	for _, pair := range pairs {
+		s.environ = append(s.environ, "ROLLBACKD_"+pair)
+	}
+}
+
+// begun runs a command until end interrupts it.
+func (s *shell) begun(environ []string, args ...string) (end func() (stdout, stderr string, code int)) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	done := make(chan int, 1)
+	var out, errOut bytes.Buffer
+	go func() {
+		done <- run(ctx, append([]string{"/usr/bin/consumer"}, args...), environ, strings.NewReader(""), &out, &errOut)
+	}()
+	return func() (stdout, stderr string, code int) {
+		cancel()
+		code = <-done
+		return out.String(), errOut.String(), code
+	}
 }
 
 // migrated is a shell on servers where everything is made.
@@ -205,7 +254,6 @@ func (s *shell) eventually(want int, query string) {
 // Given servers with nothing, with everything, and without a queue, then migrate makes what is missing, once, and
 // --status says what that is.
 func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	s.play("migrate", map[string]func(){"a queue is deleted": func() { s.broker.Delete(s.queue + ".backstop") }})
 }
@@ -213,7 +261,6 @@ func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
 // Given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all,
 // then commands list, explain, replay and discard what became of them; a Redis that is away hides nothing.
 func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	away := s.away(s.dsn, "REDIS")
 	s.vars = append(s.vars, "$AWAY", away.Addr)
@@ -221,7 +268,6 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 }
 
 func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	file := filepath.Join(t.TempDir(), "bodies")
 	require.OK(t, os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600))
@@ -249,7 +295,6 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 }
 
 func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	var lines strings.Builder
 	for i := range 1200 {
@@ -269,7 +314,6 @@ func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 // Given servers without tables and queues, a database that does not exist, and servers that are not there, then each
 // command says what is missing and what makes it.
 func TestAnErrorSaysWhatToDo(t *testing.T) {
-	t.Parallel()
 	s := newShell(t)
 	s.vars = append(s.vars, "$DSN", s.dsn, "$NONE", rollbackdTest.ReplaceAllString(s.dsn, "${0}_none"),
 		"$NOMYSQL", s.away(s.dsn, "MYSQL").Through(s.dsn), "$URL", s.broker.URL,
@@ -290,7 +334,6 @@ func (s *shell) away(url, name string) *stack.TCPProxy {
 }
 
 func TestPublishShowsHowFarItIs(t *testing.T) {
-	t.Parallel()
 	s := migrated(t)
 	var errOut bytes.Buffer
 	now := time.Now() // a window takes two seconds
@@ -368,7 +411,6 @@ func (s *shell) play(name string, steps map[string]func()) {
 // played is a test that is its script, on servers where everything is made.
 func played(t *testing.T, name string, more ...string) {
 	t.Helper()
-	t.Parallel()
 	migrated(t, more...).play(name, nil)
 }
 
@@ -392,10 +434,8 @@ func (s *shell) dead(bodies ...string) {
 // examine runs doctor with some settings besides, or instead of, those of the shell.
 func (s *shell) examine(more ...string) (checks []doctor.Check, code int) {
 	s.t.Helper()
-	stdout, stderr, code := runCLI(s.t, append(slices.Clip(s.environ), more...), "", "doctor", "-o", "json")
-	if err := json.Unmarshal([]byte(stdout), &checks); err != nil {
-		s.t.Fatalf("exit %d, %q, %q: %v", code, stdout, stderr, err)
-	}
+	asked := &shell{t: s.t, environ: append(slices.Clip(s.environ), more...)}
+	_, code = asked.reads(&checks, "doctor", "-o", "json")
 	return checks, code
 }
 

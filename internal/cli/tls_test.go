@@ -1,8 +1,7 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ type encrypted struct {
 }
 
 func newEncrypted(t *testing.T) *encrypted {
-	t.Helper()
+	t.Parallel()
 	ca := stack.NewAuthority(t, "Test CA")
 	servers := stack.OwnEncrypted(t, stack.Encryption{
 		Pair: ca.Issue(stack.Certificate{
@@ -51,49 +50,27 @@ func newEncrypted(t *testing.T) *encrypted {
 	return e
 }
 
-// run is the shell's, and returns what was printed.
-func (e *encrypted) run(stdin string, args ...string) (text string, code int) {
-	e.t.Helper()
-	e.script.Reset()
-	code = e.shell.run(stdin, args...)
-	return e.script.String(), code
-}
-
-func (e *encrypted) succeed(stdin string, args ...string) string {
-	e.t.Helper()
-	text, code := e.run(stdin, args...)
-	if code != 0 {
-		e.t.Fatal(text)
-	}
-	return text
-}
-
 // renew replaces the certificates of clients by others that name whom they are for, and ends all connections. From now
 // on MySQL takes the new one alone.
 func (e *encrypted) renew(name string) {
-	e.t.Helper()
 	for setting, days := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40} {
 		e.ca.Replace(e.clients[setting], stack.Certificate{
 			Name: "renewed for " + name, To: time.Now().AddDate(0, 0, days).Add(time.Hour),
 		})
 	}
 	e.exec("ALTER USER 'x509'@'%' REQUIRE SUBJECT '/CN=renewed for " + name + "'")
-	rows, err := e.db().QueryContext(e.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE user = 'x509'")
-	for err == nil && rows.Next() {
-		var id int64
-		if err = rows.Scan(&id); err == nil {
-			_, _ = e.db().ExecContext(e.t.Context(), fmt.Sprint("KILL ", id)) // it may have ended by itself
-		}
-	}
-	if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
-		e.t.Fatal(err)
+	ctx := e.t.Context()
+	var ids string
+	require.OK(e.t, e.db().QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM "+stack.Processes+
+		" WHERE user = 'x509'").Scan(&ids))
+	for id := range strings.SplitSeq(ids, ",") {
+		_, _ = e.db().ExecContext(ctx, "KILL "+id) // it may have ended by itself
 	}
 	e.broker.CloseConnections()
 }
 
 // showsRenewed looks that RabbitMQ has been shown the new certificate in the place of the former one.
 func (e *encrypted) showsRenewed(name string) {
-	e.t.Helper()
 	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed for ` + name + `") =/= nomatch || ` +
 		`[{peer_cert_subject, S}] <- rabbit_networking:connection_info_all([peer_cert_subject]), ` +
 		`is_binary(S) orelse is_list(S) andalso S =/= []])`)
@@ -104,22 +81,21 @@ func (e *encrypted) showsRenewed(name string) {
 // connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires, and warns of
 // what is not encrypted or not verified.
 func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
-	t.Parallel()
 	e := newEncrypted(t)
-	e.succeed("", "migrate")
+	e.answers(exitDone, "", "", "migrate")
 	e.exec("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
 		"(order_sn, sku_id, quantity, status, updated_at) VALUES ('sn-1', 1001, 2, 1, UTC_TIMESTAMP(6)), "+
 		"('sn-2', 1001, 3, 1, UTC_TIMESTAMP(6))")
-	e.succeed(`{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",
+	e.answers(exitDone, "", `{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",
 		"--key-field", "order_sn")
 	stop := e.daemon()
 	e.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
 	e.renew("run")
-	e.succeed(`{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
+	e.answers(exitDone, "", `{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
 	e.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	e.showsRenewed("run")
 	stop()
-	e.succeed("", "migrate", "--outbox")
+	e.answers(exitDone, "", "", "migrate", "--outbox")
 	stop = e.background("relay")
 	for _, prefix := range []string{"before", "after"} {
 		e.put(prefix, 1, "")
@@ -130,43 +106,34 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	}
 	e.showsRenewed("relay")
 	stop()
-	assert.Has(t, e.succeed("", "log", "explain", "sn-1"), "success", "explain says")
-	assert.Has(t, e.succeed("", "dlq", "list"), "malformed", "the letters")
-	e.succeed("", "reconcile")
-	e.succeed("", "dlq", "discard", "--key", "bad", "--why", "a test")
+	e.answers(exitDone, "success", "", "log", "explain", "sn-1")
+	e.answers(exitDone, "malformed", "", "dlq", "list")
+	e.answers(exitDone, "", "", "reconcile")
+	e.answers(exitDone, "", "", "dlq", "discard", "--key", "bad", "--why", "a test")
 	e.broker.DeclareQueue("old", map[string]any{"x-queue-type": "quorum"})
-	e.succeed("", "move", "--from", "old")
+	e.answers(exitDone, "", "", "move", "--from", "old")
 
-	text, code := e.run("", "doctor")
-	t.Logf("doctor says\n%s", text)
-	text = strings.Join(strings.Fields(text), " ") // where lines end depends on the names
+	text := strings.Join(strings.Fields(e.answers(exitDone, "", "", "doctor")), " ") // lines end where names let them
 	for what, times := range map[string]int{
 		"TLS 1.3, the server's certificate is verified": 3, ": 9 more days": 1, ": 29 more days": 1, "more days": 2,
 		"CN=servers, to ": 3, "CN=renewed for relay, to ": 2, "secret": 0,
 	} {
-		if n := strings.Count(text, what); n != times || code != 0 {
-			t.Errorf("doctor says %q %d times, want %d (exit code %d)", what, n, times, code)
-		}
+		assert.Is(t, strings.Count(text, what), times, "doctor says %q times, in\n%s", what, text)
 	}
-	if text := e.succeed("", "config"); strings.Contains(text, "secret") || !strings.Contains(text, e.ca.File) {
+	if text := e.answers(exitDone, e.ca.File, "", "config"); strings.Contains(text, "secret") {
 		t.Errorf("the settings are shown as\n%s", text)
 	}
 
 	// Without one of them each command says which server refuses it, and why.
 	for setting, server := range map[string]string{"AMQP_TLS": "RabbitMQ", "MYSQL_TLS": "MySQL", "REDIS_TLS": "Redis"} {
-		whole := e.environ
-		e.environ = nil
-		for _, v := range whole {
-			if !strings.Contains(v, setting+"_CERT_FILE") && !strings.Contains(v, setting+"_KEY_FILE") {
-				e.environ = append(e.environ, v)
-			}
-		}
-		text, _ := e.run("", "doctor")
+		environ := slices.DeleteFunc(slices.Clone(e.environ), func(v string) bool {
+			return strings.Contains(v, setting+"_CERT_FILE") || strings.Contains(v, setting+"_KEY_FILE")
+		})
+		text, _, _ := runCLI(t, environ, "", "doctor")
 		text = strings.Join(strings.Fields(text), " ")
 		for _, want := range []string{server + " at ", "ROLLBACKD_" + setting + "_CERT_FILE and _KEY_FILE"} {
 			assert.Has(t, text, want, "without %s doctor does not say", setting)
 		}
-		e.environ = whole
 	}
 	e.warnsOfWhatIsNotEncryptedOrNotVerified()
 }
@@ -190,12 +157,10 @@ func (e *encrypted) warnsOfWhatIsNotEncryptedOrNotVerified() {
 			"ROLLBACKD_AMQP_URL=" + plain, "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(), "ROLLBACKD_REDIS_URL=off",
 			"ROLLBACKD_HTTP_ADDR=off",
 		}
-		e.succeed("", "migrate")
-		text, code := e.run("", "doctor")
+		e.answers(exitDone, "", "", "migrate")
+		text := strings.Join(strings.Fields(e.answers(exitDone, "", "", "doctor")), " ")
 		for _, what := range append(want, "none, and 0.0.0.0 is not this host", "amqps:// in ROLLBACKD_AMQP_URL") {
-			if !strings.Contains(strings.Join(strings.Fields(text), " "), what) || code != 0 {
-				t.Errorf("with tls=%s doctor does not say %q (exit code %d):\n%s", verify, what, code, text)
-			}
+			assert.Has(t, text, what, "with tls=%s doctor does not say", verify)
 		}
 	}
 }
@@ -203,7 +168,6 @@ func (e *encrypted) warnsOfWhatIsNotEncryptedOrNotVerified() {
 // Given a queue of the shop's own, when it is taken as it is, then migrate makes what stands beside it and prints the
 // policy that the queue needs, and doctor says what it could not see.
 func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
-	t.Parallel()
 	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
 	s.play("taken", map[string]func(){
 		"the shop makes its queue": func() {
@@ -230,9 +194,9 @@ func TestWhatTheManagementOfRabbitMQShowsAndKeeps(t *testing.T) {
 // When the queue has no policy, a wrong one, or the one that is printed, then doctor says what is missing, or that all
 // is well.
 func doctorVerifiesThePolicy(t *testing.T, server *stack.Server) {
-	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
+	s := shellOf(t, "ROLLBACKD_TOPOLOGY=check")
 	s.broker = server.Broker(t)
-	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+s.broker.URL, "ROLLBACKD_RABBITMQ_API_URL="+server.HTTP())
+	s.set("AMQP_URL="+s.broker.URL, "RABBITMQ_API_URL="+server.HTTP())
 	s.broker.DeclareQueue(s.queue, map[string]any{"x-queue-type": "quorum"})
 	s.run("", "migrate")
 	s.says("fail policy of the main queue = dead-letter-exchange is not set\n" +
