@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,21 +40,62 @@ func asks(t *testing.T, p *program.Process, token, path string, form url.Values)
 	return said{r.status, r.header.Get("Location"), string(r.text)}
 }
 
-// field is the value of a hidden field of a form.
-func field(t *testing.T, page, name string) string {
-	t.Helper()
-	m := regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(page)
-	if m == nil {
-		t.Fatalf("the page has no field %s:\n%s", name, page)
+// hidden are the fields of forms that say what is asked for.
+var hidden = regexp.MustCompile(`name="(token|set|of|n)" value="([^"]*)"`)
+
+// form is the first one of a page as it comes, with fields besides, in pairs.
+func form(page string, pairs ...string) url.Values {
+	form := url.Values{}
+	for _, m := range hidden.FindAllStringSubmatch(page, -1) {
+		if !form.Has(m[1]) {
+			form.Set(m[1], html.UnescapeString(m[2]))
+		}
 	}
-	return html.UnescapeString(m[1])
+	for pair := range slices.Chunk(pairs, 2) {
+		form.Set(pair[0], pair[1])
+	}
+	return form
+}
+
+// atOnce posts a form so many times to two daemons at once. All answers must lead to one place.
+func atOnce(t *testing.T, times int, both []*program.Process, path string, form url.Values) (location string) {
+	t.Helper()
+	answers := make([]said, times)
+	var posting sync.WaitGroup
+	for i := range answers {
+		posting.Go(func() { answers[i] = asks(t, both[i%2], anna, path, form) })
+	}
+	posting.Wait()
+	for _, a := range answers {
+		if a.status != http.StatusSeeOther || a.location == "" || a.location != answers[0].location {
+			t.Fatalf("one form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
+		}
+	}
+	return answers[0].location
+}
+
+// done is the page of an act when it is done.
+func (w *world) done(p *program.Process, location string) (page string) {
+	w.t.Helper()
+	w.eventually("the act is done", func() bool {
+		page = asks(w.t, p, rita, location, nil).page
+		return strings.Contains(page, `<span class="tag success">done</span>`) && !strings.Contains(page, "are being dropped")
+	})
+	return page
+}
+
+// has fails the test for each of the texts that a page lacks.
+func has(t *testing.T, page string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		assert.Has(t, page, text, "a page lacks")
+	}
 }
 
 // Given orders whose rollbacks are dead letters, two daemons below a base path, and one who may act and one who may
 // look; when the cause is mended and the form of a preview is posted at once to both daemons, twice each, then one run
 // begins, every answer leads to it, each order's stock is back once, and who may only look has changed nothing.
 func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
-	t.Parallel()
 	const n = 20
 	const hostile = `<script>alert(1)</script>"'><img src=x>`
 	w, orders, both := deadOrders(t, n, 2, "BASE_PATH", "/x/y")
@@ -63,70 +105,42 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	const replay, discard = "/x/y/letters/act?act=replay&tag=stock.rollback", "/x/y/letters/act?act=discard&all=1"
 	looks := asks(t, first, rita, replay, nil)
 	if looks.status != http.StatusOK || !strings.Contains(looks.page, "<button disabled") ||
-		field(t, looks.page, "token") != "" || !strings.Contains(looks.page, "<b>20</b> will run") {
+		form(looks.page).Get("token") != "" || !strings.Contains(looks.page, "<b>20</b> will run") {
 		t.Errorf("who may look sees, HTTP %d:\n%s", looks.status, looks.page)
 	}
 	sees := asks(t, first, anna, replay, nil)
-	form := url.Values{
-		"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}, "rate": {"1000"},
-		"max_failures": {"5"}, "why": {hostile},
-	}
-	assert.Is(t, asks(t, first, rita, "/x/y/letters/act", form).status, http.StatusForbidden,
+	replays := form(sees.page, "rate", "1000", "max_failures", "5", "why", hostile)
+	assert.Is(t, asks(t, first, rita, "/x/y/letters/act", replays).status, http.StatusForbidden,
 		"who may look posts the form: HTTP")
-	unsaid := asks(t, first, anna, discard, nil)
-	if got := asks(t, first, anna, "/x/y/letters/act", url.Values{
-		"token": {field(t, unsaid.page, "token")}, "set": {field(t, unsaid.page, "set")}, "why": {" "},
-	}); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.page, "write a reason") {
+	unsaid := form(asks(t, first, anna, discard, nil).page, "why", " ")
+	if got := asks(t, first, anna, "/x/y/letters/act", unsaid); got.status != http.StatusUnprocessableEntity ||
+		!strings.Contains(got.page, "write a reason") {
 		t.Errorf("a discard without a reason: HTTP %d", got.status)
 	}
 	if acts() != 0 || w.rows(dedup.Dead) != n {
 		t.Fatalf("%d acts and %d dead letters, though nobody who may has asked for anything", acts(), w.rows(dedup.Dead))
 	}
 
-	answers := make([]said, 4)
-	var posting sync.WaitGroup
-	for i := range answers {
-		posting.Go(func() {
-			answers[i] = asks(t, both[i%2], anna, "/x/y/letters/act", form)
-		})
-	}
-	posting.Wait()
-	for _, a := range answers {
-		if a.status != http.StatusSeeOther || a.location != answers[0].location ||
-			!strings.HasPrefix(a.location, "/x/y/acts/") {
-			t.Fatalf("the same form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
-		}
-	}
+	at := atOnce(t, 4, both, "/x/y/letters/act", replays)
+	assert.Has(t, at, "/x/y/acts/", "it leads to")
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
-	var run said
-	w.eventually("the run is done", func() bool {
-		run = asks(t, second, rita, answers[0].location, nil)
-		return strings.Contains(run.page, `<span class="tag success">done</span>`) &&
-			!strings.Contains(run.page, "are being dropped")
-	})
-	for _, want := range []string{"replay by anna", "<dt>replayed</dt><dd><b>20</b>", "&lt;script&gt;alert(1)",
-		`tag=&#34;stock.rollback&#34;`, "1,000 a second"} {
-		assert.Has(t, run.page, want, "the run's page lacks")
-	}
+	run := w.done(second, at)
+	has(t, run, "replay by anna", "<dt>replayed</dt><dd><b>20</b>", "&lt;script&gt;alert(1)",
+		`tag=&#34;stock.rollback&#34;`, "1,000 a second")
 	list := asks(t, first, rita, "/x/y/acts", nil)
-	if strings.Contains(run.page+list.page, "<script>alert") || strings.Contains(run.page+list.page, "<img src=x") ||
-		!strings.Contains(list.page, answers[0].location) || !strings.Contains(list.page, "20 replayed") {
+	if strings.Contains(run+list.page, "<script>alert") || strings.Contains(run+list.page, "<img src=x") ||
+		!strings.Contains(list.page, at) || !strings.Contains(list.page, "20 replayed") {
 		t.Errorf("the list of acts:\n%s", list.page)
 	}
 	sn, key := orders[0].SN, ""
 	require.OK(t, w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? "+
 		"LIMIT 1", sn).Scan(&key))
 	for _, path := range []string{"/x/y/order?sn=" + sn, "/x/y/message?key=" + url.QueryEscape(key)} {
-		if page := asks(t, second, rita, path, nil).page; !strings.Contains(page, `<a href="`+answers[0].location+
-			`">replay by anna</a>`) {
-			t.Errorf("%s does not lead to the act that replayed it:\n%s", path, page)
-		}
+		has(t, asks(t, second, rita, path, nil).page, `<a href="`+at+`">replay by anna</a>`)
 	}
-	if again := asks(t, second, anna, "/x/y/letters/act", form); again.location != answers[0].location {
-		t.Errorf("the form posted after the end leads to %q, HTTP %d", again.location, again.status)
-	}
-	form.Set("why", "another")
-	assert.Is(t, asks(t, second, anna, "/x/y/letters/act", form).status, http.StatusUnprocessableEntity,
+	assert.Is(t, asks(t, second, anna, "/x/y/letters/act", replays).location, at, "the form posted after the end leads to")
+	replays.Set("why", "another")
+	assert.Is(t, asks(t, second, anna, "/x/y/letters/act", replays).status, http.StatusUnprocessableEntity,
 		"the token under another form: HTTP")
 	assert.Is(t, acts(), 1, "acts")
 	w.rest(first, second)
@@ -135,7 +149,6 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 // Given a `dlq replay` that waits for the daemon's pace, when its process is killed in the middle, then the page of its
 // act says within five seconds that its worker is gone.
 func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
-	t.Parallel()
 	w, _, fleet := deadOrders(t, 5, 1)
 	d := fleet[0]
 	replay := w.command("dlq", "replay", "--all", "--rate", "0.01")
@@ -163,7 +176,6 @@ func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 // checksums are those of all tables but those in which acts are written down, and what daemons write from time to time
 // whatever is asked of them: who keeps house, and the figures of a minute.
 func (w *world) checksums() map[string]string {
-	w.t.Helper()
 	sums := map[string]string{}
 	var tables string
 	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables "+
@@ -181,82 +193,42 @@ func (w *world) checksums() map[string]string {
 // both, then one is done by the running handler, its page and the command say which orders would be applied and what
 // would change, no table has changed, and the page leads to the replay, which comes to that.
 func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
-	t.Parallel()
 	n := sized(60, 10_000)
 	w, orders, both := deadOrders(t, n, 2, "MAX_ATTEMPTS", "1")
 	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) WHERE order_sn = ?", orders[0].SN)
 
 	sees := asks(t, both[0], anna, "/letters/act?act=replay&tag=stock.rollback", nil)
-	card := sees.page[strings.Index(sees.page, `aria-label="Rehearse"`):]
-	form := url.Values{"token": {field(t, card, "token")}, "set": {field(t, card, "set")}}
+	rehearses := form(sees.page[strings.Index(sees.page, `aria-label="Rehearse"`):])
 	before := w.checksums() // once a form was issued
-	assert.Is(t, asks(t, both[0], rita, "/letters/rehearse", form).status, http.StatusForbidden, "who may look posts it:")
-	answers := make([]said, 2)
+	assert.Is(t, asks(t, both[0], rita, "/letters/rehearse", rehearses).status, http.StatusForbidden, "by who may look:")
 	began := time.Now()
-	var posting sync.WaitGroup
-	for i := range answers {
-		posting.Go(func() { answers[i] = asks(t, both[i], anna, "/letters/rehearse", form) })
-	}
-	posting.Wait()
-	if answers[0].location == "" || answers[0].location != answers[1].location {
-		t.Fatalf("one form leads to %+v and %+v", answers[0], answers[1])
-	}
-	var act said
-	w.eventually("the rehearsal is done", func() bool {
-		act = asks(t, both[1], rita, answers[0].location, nil)
-		return strings.Contains(act.page, `<span class="tag success">done</span>`)
-	})
+	act := w.done(both[1], atOnce(t, 2, both, "/letters/rehearse", rehearses))
 	took := time.Since(began)
 	t.Logf("%d letters were rehearsed within %v", n, took.Round(10*time.Millisecond))
-	if took > time.Minute {
-		t.Error("that is over a minute")
-	}
-	for _, want := range []string{"would fail", "would be applied", "no reservation", "stock_reservation ",
-		"Nothing was written", ">" + map[int]string{60: "59", 10_000: "9,999"}[n] + "<"} {
-		assert.Has(t, act.page, want, "the page of the rehearsal lacks")
-	}
+	assert.AtMost(t, took, time.Minute, "it took")
+	has(t, act, "would fail", "would be applied", "no reservation", "stock_reservation ", "Nothing was written",
+		">"+map[int]string{60: "59", 10_000: "9,999"}[n]+"<")
 	if after := w.checksums(); !maps.Equal(before, after) {
 		t.Errorf("tables have changed: %v, were %v", after, before)
 	}
-	out := require.Get(program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay",
-		"--all", "--rehearse"))(t)
-	for _, want := range []string{"would fail", fmt.Sprint(n - 1), "would be applied", "this was a rehearsal"} {
-		assert.Has(t, out, want, "the command does not say")
-	}
+	out, err := w.types("dlq", "replay", "--all", "--rehearse")
+	require.OK(t, err)
+	has(t, out, "would fail", fmt.Sprint(n-1), "would be applied", "this was a rehearsal")
 
-	at := act.page[strings.Index(act.page, "/letters/act?"):]
+	at := act[strings.Index(act, "/letters/act?"):]
 	to := strings.ReplaceAll(at[:strings.Index(at, `"`)], "&amp;", "&")
 	sees = asks(t, both[0], anna, to, nil)
-	form = url.Values{"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}}
-	assert.Is(t, asks(t, both[0], anna, "/letters/act", form).status, http.StatusSeeOther, "the replay")
+	assert.Is(t, asks(t, both[0], anna, "/letters/act", form(sees.page)).status, http.StatusSeeOther, "the replay")
 	w.eventually("all but one are applied", func() bool {
 		return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1
 	})
 	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3) WHERE order_sn LIKE 'x-%'")
 	w.eventually("the last one is replayed", func() bool { // its first letter may lie there still, and then it is told so
-		_, err := program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay", "--all",
-			"--no-wait")
+		_, err := w.types("dlq", "replay", "--all", "--no-wait")
 		return err == nil
 	})
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
 	w.rest(both...)
-}
-
-// Given a handler that calls a service, when a rehearsal is asked for, then the command says that it cannot be.
-func TestAHandlerThatCallsAServiceIsNotRehearsed(t *testing.T) {
-	t.Parallel()
-	service, settings := startStock(t)
-	w := newWorld(t, append(settings, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off")...)
-	service.answerWith(http.StatusUnprocessableEntity)
-	w.publish(w.route.Rollbacks(w.open(1))...)
-	d := w.start()
-	w.eventually("it is dead", func() bool { return w.rows(dedup.Dead) == 1 })
-	out, err := program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), "dlq", "replay", "--all",
-		"--rehearse")
-	if err == nil || !strings.Contains(out, "the handler acts outside MySQL") {
-		t.Errorf("%v: %s", err, out)
-	}
-	w.stop(d)
 }
 
 // Given two letters whose bodies name the wrong order, and two daemons with an outbox, when one is edited on the page,
@@ -264,7 +236,6 @@ func TestAHandlerThatCallsAServiceIsNotRehearsed(t *testing.T) {
 // stock of the right order is back once, the letter never runs, not even when it is replayed with --discarded, and
 // pages and explain of either lead to the other; and a command edits the other letter. Both say if the outbox is late.
 func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "OUTBOX", "on", "ADMIN_TOKENS_FILE", twoTokens(t))
 	orders := w.open(2)
 	sent := w.route.Rollbacks(orders)
@@ -276,7 +247,7 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	w.eventually("both are dead", func() bool { return w.rows(dedup.Dead) == 2 })
 	run := func(args ...string) string {
 		t.Helper()
-		return require.Get(program.Run(t.Context(), program.Shared(t), append(os.Environ(), w.environ()...), args...))(t)
+		return require.Get(w.types(args...))(t)
 	}
 	key, file := sent[0].Message.MessageID, filepath.Join(t.TempDir(), "letter.ndjson")
 	run("dlq", "export", "--key", key, "-o", file)
@@ -287,29 +258,14 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	})
 	sees := asks(t, first, rita, "/letter/edit?"+at.Encode(), nil)
 	assert.Has(t, sees.page, "wrong-"+orders[0].SN, "the page that edits lacks")
-	form := url.Values{"key": at["key"], "tag": at["tag"], "headers": {""}, "body": {string(orders[0].Body()) + "\r\n"}}
-	assert.Is(t, asks(t, first, rita, "/letter/edit", form).status, http.StatusForbidden, "who may look edits it: HTTP")
-	sees = asks(t, first, anna, "/letter/edit", form)
-	for _, want := range []string{"would be applied", "stock_reservation ", "wrong-" + orders[0].SN, "/edited-1"} {
-		assert.Has(t, sees.page, want, "the page of what would happen lacks")
-	}
+	edit := url.Values{"key": at["key"], "tag": at["tag"], "headers": {""}, "body": {string(orders[0].Body()) + "\r\n"}}
+	assert.Is(t, asks(t, first, rita, "/letter/edit", edit).status, http.StatusForbidden, "who may look edits it: HTTP")
+	sees = asks(t, first, anna, "/letter/edit", edit)
+	has(t, sees.page, "would be applied", "stock_reservation ", "wrong-"+orders[0].SN, "/edited-1")
 	if w.rows(dedup.Dead) != 2 || w.waiting() != 0 || w.count("SELECT COUNT(*) FROM oracle_release") != 0 {
 		t.Error("the preview has changed something")
 	}
-	form = url.Values{"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}, "why": {"the order"}}
-	answers := make([]said, 4)
-	var posting sync.WaitGroup
-	for i := range answers {
-		posting.Go(func() {
-			answers[i] = asks(t, []*program.Process{first, second}[i%2], anna, "/letter/edit/send", form)
-		})
-	}
-	posting.Wait()
-	for _, a := range answers {
-		if a.status != http.StatusSeeOther || a.location != answers[0].location {
-			t.Errorf("one form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
-		}
-	}
+	atOnce(t, 4, []*program.Process{first, second}, "/letter/edit/send", form(sees.page, "why", "the order"))
 	w.eventually("the edited one is applied", func() bool { return w.rows(dedup.Success) == 1 })
 	assert.Has(t, run("dlq", "replay", "--discarded", "--from", file), "had ended already", "a replay says of the letter")
 
@@ -317,13 +273,12 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	require.OK(t, os.WriteFile(body, orders[1].Body(), 0o600))
 	w.exec("INSERT INTO rollbackd_outbox (msg_key, body, due_at, next_at, owner) VALUES ('held', '{}', " +
 		"UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE, UTC_TIMESTAMP(6) + INTERVAL 4 MINUTE, 'a relay that is gone')")
-	form = url.Values{"key": {sent[1].Message.MessageID}, "tag": at["tag"], "body": {string(orders[1].Body())}}
+	edit = url.Values{"key": {sent[1].Message.MessageID}, "tag": at["tag"], "body": {string(orders[1].Body())}}
 	w.eventually("the page says that the outbox is late", func() bool {
-		return strings.Contains(asks(t, first, anna, "/letter/edit", form).page, "<b>The outbox is late</b>")
+		return strings.Contains(asks(t, first, anna, "/letter/edit", edit).page, "<b>The outbox is late</b>")
 	})
 	says := run("dlq", "edit", sent[1].Message.MessageID, "--body", body, "--why", "the order")
-	assert.Has(t, says, "put into the outbox", "the command does not say")
-	assert.Has(t, says, "The outbox is late", "the command does not say")
+	has(t, says, "put into the outbox", "The outbox is late")
 	w.eventually("both edited ones are applied, the letters gone", func() bool {
 		return w.rows(dedup.Success) == 2 && w.rows(dedup.Discarded) == 2 && w.broker.Depth(w.config().Queue+".dead") == 0
 	})
@@ -343,7 +298,6 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 // letters and stock compared on a page and mends what is found one by one, then each message runs once, the acts say
 // who did it, and the form that was sent twice did it once; what the second asks for is refused.
 func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
-	t.Parallel()
 	const n = 3
 	w, _, fleet := deadOrders(t, n, 1, "BASE_PATH", "/x")
 	p := fleet[0]
@@ -357,10 +311,10 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		!strings.Contains(sees.page, "<button disabled") {
 		t.Errorf("who may look sees, HTTP %d:\n%s", sees.status, sees.page)
 	}
-	form := url.Values{"token": {field(t, asks(t, p, anna, "/x/reconcile", nil).page, "token")}}
-	assert.Is(t, asks(t, p, rita, "/x/reconcile", form).status, http.StatusForbidden, "who may look compares: HTTP")
+	compares := form(asks(t, p, anna, "/x/reconcile", nil).page)
+	assert.Is(t, asks(t, p, rita, "/x/reconcile", compares).status, http.StatusForbidden, "who may look compares: HTTP")
 	for range 2 {
-		if got := asks(t, p, anna, "/x/reconcile", form); got.status != http.StatusSeeOther ||
+		if got := asks(t, p, anna, "/x/reconcile", compares); got.status != http.StatusSeeOther ||
 			got.location != "/x/reconcile" {
 			t.Fatalf("HTTP %d, %q\n%s", got.status, got.location, got.page)
 		}
@@ -378,22 +332,17 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	for i, link := range links {
 		link = strings.ReplaceAll(link, "&amp;", "&")
 		page := asks(t, p, anna, link, nil).page
-		form := url.Values{"token": {field(t, page, "token")}, "of": {field(t, page, "of")}, "n": {field(t, page, "n")},
-			"why": {"purged by mistake"}}
+		mends := form(page, "why", "purged by mistake")
 		assert.Has(t, page, "rollbackd reconcile --republish", "the finding does not name its command")
 		if i == 0 {
-			assert.Is(t, asks(t, p, rita, "/x/reconcile/mend", form).status, http.StatusForbidden, "who may look mends: HTTP")
+			assert.Is(t, asks(t, p, rita, "/x/reconcile/mend", mends).status, http.StatusForbidden, "who may look mends: HTTP")
 		}
-		done := asks(t, p, anna, "/x/reconcile/mend", form)
-		again := asks(t, p, anna, "/x/reconcile/mend", form)
+		done, again := asks(t, p, anna, "/x/reconcile/mend", mends), asks(t, p, anna, "/x/reconcile/mend", mends)
 		if done.status != http.StatusSeeOther || again.location != done.location {
 			t.Fatalf("mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.page)
 		}
-		w.eventually("it is mended and applied", func() bool {
-			act := asks(t, p, rita, done.location, nil)
-			return strings.Contains(act.page, `<span class="tag success">done</span>`) &&
-				strings.Contains(act.page, "purged by mistake") && w.rows(dedup.Success) == i+1
-		})
+		has(t, w.done(p, done.location), "purged by mistake")
+		w.eventually("it is applied", func() bool { return w.rows(dedup.Success) == i+1 })
 		assert.Has(t, asks(t, p, rita, link, nil).page, "<b>It was mended</b> by anna",
 			"the finding does not say that it is mended")
 	}

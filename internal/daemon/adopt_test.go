@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +25,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // These tests go through docs/adopting.md from step to step, with the program and nothing but its commands.
@@ -38,17 +36,14 @@ type classicShop struct {
 	*world
 	queue string // that was there before
 
-	wg      sync.WaitGroup
-	end     context.CancelFunc
-	mu      sync.Mutex
-	orders  int
-	wanted  map[int64]int64 // by sku: what all orders give back; guarded by mu
-	failure error           // of the producer; guarded by mu
+	wg     sync.WaitGroup
+	end    context.CancelFunc
+	orders int
+	wanted map[int64]int64 // by sku: what all orders give back; the producer's, until it has stopped
 }
 
 // newClassicShop has the tables of the classic shop and its queue, bound to its exchange.
 func newClassicShop(t *testing.T, pairs ...string) *classicShop {
-	t.Helper()
 	file := require.Get(filepath.Abs("../../deploy/examples/sql/classic/handler.sql"))(t)
 	w := emptyWorld(t, append([]string{
 		"HANDLER", "sql", "SQL_FILE", file, "KEY_FROM", "property:message_id", "ROUTING_KEYS", "order.cancelled",
@@ -73,16 +68,14 @@ func newClassicShop(t *testing.T, pairs ...string) *classicShop {
 func (s *classicShop) exec(statements string) {
 	s.t.Helper()
 	for statement := range strings.SplitSeq(statements, ";") {
-		if strings.TrimSpace(statement) == "" {
-			continue
+		if strings.TrimSpace(statement) != "" {
+			s.world.exec(statement)
 		}
-		stack.Exec(s.t, s.db, statement)
 	}
 }
 
 // produce publishes orders without a pause until it is stopped, each tenth twice and each tenth once more later.
 func (s *classicShop) produce() {
-	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.end = cancel
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "producer"})
@@ -101,9 +94,7 @@ func (s *classicShop) produce() {
 				sent, again = append(sent, again...), nil
 			}
 			if err := shop.Publish(context.WithoutCancel(ctx), p, s.ledger, sent, nil); err != nil {
-				s.mu.Lock()
-				s.failure = err
-				s.mu.Unlock()
+				s.t.Errorf("the producers could not publish: %v", err)
 				return
 			}
 			select {
@@ -116,8 +107,6 @@ func (s *classicShop) produce() {
 }
 
 func (s *classicShop) note(orders []shop.Order) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.orders += len(orders)
 	for _, o := range orders {
 		for _, item := range o.Items {
@@ -128,12 +117,8 @@ func (s *classicShop) note(orders []shop.Order) {
 
 // stopProducing returns how many orders there were.
 func (s *classicShop) stopProducing() int {
-	s.t.Helper()
 	s.end()
 	s.wg.Wait()
-	if s.failure != nil {
-		s.t.Fatalf("the producers could not publish: %v", s.failure)
-	}
 	return s.orders
 }
 
@@ -149,7 +134,7 @@ func (s *classicShop) checkStock() {
 // consumer runs a command to its end, which must be a good one.
 func (s *classicShop) consumer(args ...string) string {
 	s.t.Helper()
-	return require.Get(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
+	return require.Get(s.types(args...))(s.t)
 }
 
 // Given a shop with tb_stock, trade_mq_consumer_log and a classic queue whose producers never stop, when it is brought
@@ -157,7 +142,6 @@ func (s *classicShop) consumer(args ...string) string {
 // oracle finds nothing lost and nothing twice. When it goes back as the page says, then again each order is given back
 // once by either of the two, and the old table knows all of them.
 func TestAClassicShopIsBroughtOverAndBack(t *testing.T) {
-	t.Parallel()
 	s := newClassicShop(t)
 	stopClassic := s.classic(s.queue)
 	s.produce()
@@ -230,7 +214,6 @@ func TestAClassicShopIsBroughtOverAndBack(t *testing.T) {
 
 // exampleMessage is a message of the shop's in a file.
 func (s *classicShop) exampleMessage() string {
-	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "message.json")
 	require.OK(s.t, os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600))
 	return path
@@ -238,7 +221,6 @@ func (s *classicShop) exampleMessage() string {
 
 // takeOver is a pass over the classic table.
 func (s *classicShop) takeOver(more ...string) {
-	s.t.Helper()
 	s.consumer(append([]string{
 		"migrate", "--from", "trade_mq_consumer_log", "--map-group", classicGroup + "=" + s.config().Group,
 	}, more...)...)
@@ -246,20 +228,16 @@ func (s *classicShop) takeOver(more ...string) {
 
 // statementOfThePage is the SQL that docs/adopting.md shows for the way back.
 func (s *classicShop) statementOfThePage() string {
-	s.t.Helper()
 	page := require.Get(os.ReadFile("../../docs/adopting.md"))(s.t)
-	m := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
-	if m == nil {
-		s.t.Fatal("docs/adopting.md has no statement")
-	}
-	return string(m[1])
+	_, statement, _ := strings.Cut(string(page), "```sql\n") // an empty one leaves the way back undone
+	statement, _, _ = strings.Cut(statement, "```")
+	return statement
 }
 
 // Given a shop whose job goes over a table of cancelled orders, when the script of the page takes the job's place, is
 // killed, fails and runs twice at once, then each order is given back once, and no row is marked that was not
 // published.
 func TestAJobOverATableIsBroughtOver(t *testing.T) {
-	t.Parallel()
 	s := newClassicShop(t)
 	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange)
 	s.exec("CREATE TABLE cancelled_order (id BIGINT AUTO_INCREMENT PRIMARY KEY, body JSON NOT NULL, " +
@@ -267,13 +245,11 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	orders := shop.Orders(s.rng, "job", 600, skus)
 	s.note(orders)
 	for i, o := range orders {
-		insert := "INSERT INTO cancelled_order (body) VALUES (?)"
-		require.Get(s.db.ExecContext(t.Context(), insert, string(o.Body())))(t)
+		s.world.exec("INSERT INTO cancelled_order (body, done) VALUES (?, ?)", string(o.Body()), i < 100)
 		if i < 100 { // the old job has done these
 			for _, item := range o.Items {
-				s.exec(fmt.Sprintf("UPDATE tb_stock SET amount = amount + %d WHERE goods_id = %d", item.Quantity, item.SKU))
+				s.world.exec("UPDATE tb_stock SET amount = amount + ? WHERE goods_id = ?", item.Quantity, item.SKU)
 			}
-			s.exec(fmt.Sprintf("UPDATE cancelled_order SET done = 1 WHERE id = %d", i+1))
 		}
 	}
 	job := s.job()
@@ -284,20 +260,14 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	require.Is(t, s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"), 500,
 		"orders are open after a run that published nothing")
 	daemon := s.start()
-	var wg sync.WaitGroup
+	works := func() { out, err := job(""); assert.OK(t, err, "the script:", out) }
 	for range 2 {
-		wg.Go(func() {
-			if out, err := job(""); err != nil {
-				t.Errorf("the script: %v\n%s", err, out)
-			}
-		})
+		s.wg.Go(works)
 	}
-	wg.Wait()
+	s.wg.Wait()
 	// A run that is killed between publishing and marking publishes again.
 	s.exec("UPDATE cancelled_order SET done = 0 WHERE id BETWEEN 200 AND 300")
-	if out, err := job(""); err != nil {
-		t.Errorf("the script: %v\n%s", err, out)
-	}
+	works()
 	is(s.world, "orders are left in the table", s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"), 0)
 	s.ended(500)
 	s.stop(daemon)
@@ -309,10 +279,7 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 func (s *classicShop) job() func(other string) (string, error) {
 	s.t.Helper()
 	dsn := require.Get(mysql.ParseDSN(s.env["MYSQL_DSN"]))(s.t)
-	host, port, err := net.SplitHostPort(dsn.Addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	host, port, _ := net.SplitHostPort(dsn.Addr)
 	client := fmt.Sprintf("mysql --no-defaults -h%s -P%s -u%s %s", host, port, dsn.User, dsn.DBName)
 	dir := filepath.Dir(program.Shared(s.t)) // in which the program is called rollbackd
 	return func(other string) (string, error) {

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,16 +40,26 @@ func (r reply) into(t *testing.T, status int, v any) {
 	}
 }
 
+// is fails the test unless the answer has the status and says this.
+func (r reply) is(t *testing.T, status int, says string) {
+	t.Helper()
+	if r.status != status || !strings.Contains(string(r.text), says) {
+		t.Errorf("HTTP %d %v, want %d and %q: %s", r.status, r.header, status, says, r.text)
+	}
+}
+
+// gets reads what the API answers to one who may look.
+func gets(t *testing.T, p *program.Process, path string, into any) {
+	t.Helper()
+	calls(t, p, rita, http.MethodGet, path, "").into(t, http.StatusOK, into)
+}
+
 // calls sends a request to the API as whoever has the token; a body is sent as JSON. Pairs are further headers.
 func calls(t *testing.T, p *program.Process, token, method, path, body string, pairs ...string) reply {
 	t.Helper()
 	addr, err := p.Addr(t.Context())
-	if err != nil {
-		t.Error(err)
-		return reply{}
-	}
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
-	if err != nil {
+	req, wrong := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
+	if err := errors.Join(err, wrong); err != nil {
 		t.Error(err)
 		return reply{}
 	}
@@ -59,8 +70,8 @@ func calls(t *testing.T, p *program.Process, token, method, path, body string, p
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for i := 0; i < len(pairs); i += 2 {
-		req.Header.Set(pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		req.Header.Set(pair[0], pair[1])
 	}
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
@@ -69,9 +80,7 @@ func calls(t *testing.T, p *program.Process, token, method, path, body string, p
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, err)
 	return reply{resp.StatusCode, resp.Header, text}
 }
 
@@ -97,8 +106,7 @@ func keysOf(t *testing.T, p *program.Process, path string, limit int) (keys []st
 	t.Helper()
 	for after := ""; ; {
 		var page pageOf
-		calls(t, p, rita, http.MethodGet, fmt.Sprintf("%s&limit=%d&after=%s", path, limit, url.QueryEscape(after)), "").
-			into(t, http.StatusOK, &page)
+		gets(t, p, fmt.Sprintf("%s&limit=%d&after=%s", path, limit, url.QueryEscape(after)), &page)
 		if len(page.Items) > limit {
 			t.Fatalf("%s: a page of %d", path, len(page.Items))
 		}
@@ -115,7 +123,6 @@ func keysOf(t *testing.T, p *program.Process, path string, limit int) (keys []st
 // its list exactly once however small the pages are, a group names a filter that finds its letters, and the order tells
 // why its stock did not come back.
 func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
-	t.Parallel()
 	const n, at = 23, "/x/y/api/v1"
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
 		"ADMIN_TOKENS_FILE", twoTokens(t))
@@ -158,7 +165,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		}
 		Seen int
 	}
-	calls(t, p, rita, http.MethodGet, at+"/letters/groups", "").into(t, http.StatusOK, &groups)
+	gets(t, p, at+"/letters/groups", &groups)
 	found := 0
 	for _, g := range groups.Groups {
 		found += g.Count
@@ -169,7 +176,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 			Count   int
 			Letters []struct{ Key string }
 		}
-		calls(t, p, rita, http.MethodGet, at+"/letters/groups/"+g.ID, "").into(t, http.StatusOK, &one)
+		gets(t, p, at+"/letters/groups/"+g.ID, &one)
 		if one.Count != g.Count || len(one.Letters) != g.Count {
 			t.Errorf("group %s has %d letters and names %d, want %d", g.ID, one.Count, len(one.Letters), g.Count)
 		}
@@ -181,21 +188,21 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 	var told struct {
 		Messages []struct{ Key, Status, Means, Next string }
 	}
-	calls(t, p, rita, http.MethodGet, at+"/order?sn="+orders[3].SN, "").into(t, http.StatusOK, &told)
+	gets(t, p, at+"/order?sn="+orders[3].SN, &told)
 	if len(told.Messages) != 1 || told.Messages[0].Status != "dead" || told.Messages[0].Next == "" {
 		t.Fatalf("of the order it tells %+v", told)
 	}
 	key := told.Messages[0].Key
 	everyOnce("letters of an order", keysOf(t, p, at+"/letters?order="+orders[3].SN, 7), []string{key})
 	everyOnce("letters of an order that is done", keysOf(t, p, at+"/letters?order="+orders[n].SN, 7), nil)
-	calls(t, p, rita, http.MethodGet, at+"/message?key="+url.QueryEscape(key), "").into(t, http.StatusOK, &told)
+	gets(t, p, at+"/message?key="+url.QueryEscape(key), &told)
 	if len(told.Messages) != 1 || told.Messages[0].Key != key {
 		t.Errorf("of the message it tells %+v", told)
 	}
 	var letters struct {
 		Letters []struct{ Body, Remark string }
 	}
-	calls(t, p, rita, http.MethodGet, at+"/letter?key="+url.QueryEscape(key), "").into(t, http.StatusOK, &letters)
+	gets(t, p, at+"/letter?key="+url.QueryEscape(key), &letters)
 	if len(letters.Letters) != 1 || !strings.Contains(letters.Letters[0].Body, orders[3].SN) {
 		t.Errorf("the letter is %+v", letters)
 	}
@@ -203,8 +210,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		Matched int
 		Letters []struct{ Key, Verdict string }
 	}
-	calls(t, p, rita, http.MethodGet, at+"/runs/preview?kind=replay&order="+orders[3].SN, "").
-		into(t, http.StatusOK, &preview)
+	gets(t, p, at+"/runs/preview?kind=replay&order="+orders[3].SN, &preview)
 	if preview.Matched != 1 || preview.Letters[0].Key != key || preview.Letters[0].Verdict != "will_run" {
 		t.Errorf("the preview says %+v", preview)
 	}
@@ -215,7 +221,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		}
 		DeadLetters struct{ Seen int } `json:"dead_letters"`
 	}
-	calls(t, p, rita, http.MethodGet, at+"/overview", "").into(t, http.StatusOK, &overview)
+	gets(t, p, at+"/overview", &overview)
 	if !overview.Health.Ready || overview.Health.Queue != w.config().Queue || overview.DeadLetters.Seen != n {
 		t.Errorf("the overview says %+v", overview)
 	}
@@ -223,7 +229,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		OpenAPI string
 		Servers []struct{ URL string }
 	}
-	calls(t, p, rita, http.MethodGet, at+"/openapi.json", "").into(t, http.StatusOK, &document)
+	gets(t, p, at+"/openapi.json", &document)
 	if !strings.HasPrefix(document.OpenAPI, "3.1") || len(document.Servers) != 1 || document.Servers[0].URL != at {
 		t.Errorf("the description is of OpenAPI %s at %v", document.OpenAPI, document.Servers)
 	}
@@ -236,7 +242,6 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 // RFC 9457 that says what is wrong and repeats nothing of what was sent, and nothing is done. A line of
 // testdata/problems.txt is TOKEN METHOD PATH, headers as NAME:VALUE and a body; below it stands the answer.
 func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
-	t.Parallel()
 	const path, secret = "testdata/problems.txt", "a-secret-that-nobody-repeats"
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	p := w.start()
@@ -252,10 +257,8 @@ func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
 		}
 		line = repeated(strings.TrimSpace(line))
 		parts := strings.SplitN(line+"  ", " ", 4)
-		token, rest := map[string]string{"anna": anna, "rita": rita, "-": ""}[parts[0]], strings.TrimSpace(parts[3])
-		if parts[0] == "wrong" {
-			token = "wrong"
-		}
+		token := map[string]string{"anna": anna, "rita": rita, "-": "", "wrong": "wrong"}[parts[0]]
+		rest := strings.TrimSpace(parts[3])
 		var headers []string
 		for rest != "" && rest[0] >= 'A' && rest[0] <= 'Z' {
 			header, more, _ := strings.Cut(rest, " ")
@@ -298,7 +301,6 @@ type apiAct struct {
 // daemon, and another one under the key is refused; each order's stock is back once. Who may only look has changed
 // nothing.
 func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
-	t.Parallel()
 	const n, runs = 20, "/x/y/api/v1/runs"
 	w, _, both := deadOrders(t, n, 2, "BASE_PATH", "/x/y", "REDIS_URL", "off")
 	first, second := both[0], both[1]
@@ -309,19 +311,15 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 		Filter  json.RawMessage
 		Matched int
 	}
-	calls(t, first, rita, http.MethodGet, runs+"/preview?kind=replay&tag=stock.rollback", "").
-		into(t, http.StatusOK, &preview)
+	gets(t, first, runs+"/preview?kind=replay&tag=stock.rollback", &preview)
 	require.Is(t, preview.Matched, n, "the preview says %+v", preview)
 	body := fmt.Sprintf(`{"kind":"replay","filter":%s,"cut_off":%q,"rate":1000,"max_failures":5}`, preview.Filter,
 		preview.At.Format(time.RFC3339Nano))
 	const key = "one key/of the test"
-	if got := calls(t, first, rita, http.MethodPost, runs, body, "Idempotency-Key", key); got.status != 403 {
-		t.Errorf("who may look gets HTTP %d: %s", got.status, got.text)
-	}
-	refused := `{"kind":"discard","filter":{"all":true},"why":" "}`
-	if got := calls(t, first, anna, http.MethodPost, runs, refused, "Idempotency-Key", "refused"); got.status != 422 {
-		t.Errorf("a discard without a reason gets HTTP %d: %s", got.status, got.text)
-	}
+	calls(t, first, rita, http.MethodPost, runs, body, "Idempotency-Key", key).is(t, http.StatusForbidden, "")
+	refused := `{"kind":"discard","filter":{"all":true},"why":" "}` // without a reason
+	calls(t, first, anna, http.MethodPost, runs, refused, "Idempotency-Key", "refused").
+		is(t, http.StatusUnprocessableEntity, "")
 	if acts() != 0 || w.rows(dedup.Dead) != n {
 		t.Fatalf("%d acts and %d dead letters, though nobody who may has asked for anything", acts(), w.rows(dedup.Dead))
 	}
@@ -346,9 +344,8 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 					a.header.Get("Location"))
 			}
 		case http.StatusConflict:
-			if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.text), "is being done") {
-				t.Errorf("the answer meanwhile is %v %s", a.header, a.text)
-			}
+			a.is(t, http.StatusConflict, "is being done")
+			assert.Is(t, a.header.Get("Retry-After") != "", true, "the answer meanwhile says when: %v", a.header)
 		default:
 			t.Errorf("an answer is HTTP %d: %s", a.status, a.text)
 		}
@@ -364,7 +361,7 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	for _, p := range both {
 		w.eventually("the run is done and the queue swept", func() bool {
 			run = apiAct{} // what is missing in the answer is not what was there before
-			calls(t, p, rita, http.MethodGet, one.header.Get("Location"), "").into(t, http.StatusOK, &run)
+			gets(t, p, one.header.Get("Location"), &run)
 			return run.State == "done" && !run.Sweeping
 		})
 		spaced := strings.ReplaceAll(body, ",", " ,\n ") // the same, written otherwise
@@ -375,23 +372,17 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 			t.Errorf("asked again it answers HTTP %d %v %s, want %s", again.status, again.header, again.text, one.text)
 		}
 		other := strings.Replace(body, `"rate":1000`, `"rate":999`, 1)
-		for what, got := range map[string]reply{
-			"another body":    calls(t, p, anna, http.MethodPost, runs, other, "Idempotency-Key", key),
-			"another address": calls(t, p, anna, http.MethodPost, "/x/y/api/v1/resume", "{}", "Idempotency-Key", key),
-		} {
-			if got.status != http.StatusUnprocessableEntity || !strings.Contains(string(got.text), "another request") {
-				t.Errorf("%s under the key gets HTTP %d: %s", what, got.status, got.text)
-			}
+		for at, body := range map[string]string{runs: other, "/x/y/api/v1/resume": "{}"} {
+			calls(t, p, anna, http.MethodPost, at, body, "Idempotency-Key", key).
+				is(t, http.StatusUnprocessableEntity, "another request")
 		}
 	}
 	if run.Result.Replayed != n || acts() != 1 {
 		t.Errorf("%d acts, the run has come to %+v", acts(), run)
 	}
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
-	ended := calls(t, second, anna, http.MethodPost, runs+"/"+run.ID+"/stop", "", "Idempotency-Key", "stop it")
-	if ended.status != http.StatusConflict || !strings.Contains(string(ended.text), "ended") {
-		t.Errorf("a run that has ended is stopped with HTTP %d: %s", ended.status, ended.text)
-	}
+	calls(t, second, anna, http.MethodPost, runs+"/"+run.ID+"/stop", "", "Idempotency-Key", "stop it").
+		is(t, http.StatusConflict, "ended")
 	w.rest(first, second)
 }
 
@@ -399,7 +390,6 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 // names the first, and a resume through the other one lets both go on; a run that is slow stops when it is told to, and
 // a second run of the same letters is refused and names the first.
 func TestTheAPIPausesResumesAndStops(t *testing.T) {
-	t.Parallel()
 	const n, at = 30, "/api/v1"
 	w, _, both := deadOrders(t, n, 2)
 	first, second := both[0], both[1]
@@ -414,43 +404,36 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 		Paused      bool
 		ID, By, Why string
 	}
-	calls(t, second, rita, http.MethodGet, at+"/pause", "").into(t, http.StatusOK, &state)
+	gets(t, second, at+"/pause", &state)
 	if !state.Paused || state.ID != paused.ID || state.By != "anna" || state.Why != "a mend of the shop" {
 		t.Errorf("the pause is %+v", state)
 	}
 	for _, p := range both {
 		w.eventually("nothing is consumed", func() bool {
 			var o struct{ Health struct{ Waiting []string } }
-			calls(t, p, rita, http.MethodGet, at+"/overview", "").into(t, http.StatusOK, &o)
+			gets(t, p, at+"/overview", &o)
 			return strings.Contains(strings.Join(o.Health.Waiting, ";"), "a mend of the shop")
 		})
 	}
-	twice := posts(second, "/pause", "k2", `{"why":"another"}`)
-	if twice.status != http.StatusConflict || !strings.Contains(string(twice.text), at+"/acts/"+paused.ID) {
-		t.Errorf("a second pause gets HTTP %d: %s", twice.status, twice.text)
-	}
+	posts(second, "/pause", "k2", `{"why":"another"}`).is(t, http.StatusConflict, at+"/acts/"+paused.ID)
 	posts(second, "/resume", "k3", `{"pause":"`+paused.ID+`"}`).into(t, http.StatusCreated, &resumed)
 	if resumed.Kind != "resume" || resumed.Detail.Pause != paused.ID {
 		t.Errorf("the resume is %+v", resumed)
 	}
-	if none := posts(first, "/resume", "k4", `{}`); none.status != http.StatusConflict {
-		t.Errorf("a resume without a pause gets HTTP %d: %s", none.status, none.text)
-	}
+	posts(first, "/resume", "k4", `{}`).is(t, http.StatusConflict, "")
 
 	slow := `{"kind":"replay","filter":{"all":true},"rate":0.001}`
 	posts(first, "/runs", "k5", slow).into(t, http.StatusCreated, &run)
-	same := posts(second, "/runs", "k6", `{"kind":"replay","filter":{"all":true}}`)
-	if same.status != http.StatusConflict || !strings.Contains(string(same.text), at+"/acts/"+run.ID) {
-		t.Errorf("a second run of the same letters gets HTTP %d: %s", same.status, same.text)
-	}
+	posts(second, "/runs", "k6", `{"kind":"replay","filter":{"all":true}}`).
+		is(t, http.StatusConflict, at+"/acts/"+run.ID)
 	var stopped apiAct
 	posts(second, "/runs/"+run.ID+"/stop", "k7", "").into(t, http.StatusOK, &stopped)
 	w.eventually("the run is stopped", func() bool {
-		calls(t, first, rita, http.MethodGet, at+"/acts/"+run.ID, "").into(t, http.StatusOK, &run)
+		gets(t, first, at+"/acts/"+run.ID, &run)
 		return run.State == "stopped"
 	})
 	var list struct{ Items []apiAct }
-	calls(t, first, rita, http.MethodGet, at+"/acts?actor=anna", "").into(t, http.StatusOK, &list)
+	gets(t, first, at+"/acts?actor=anna", &list)
 	if len(list.Items) != 3 || list.Items[0].ID != run.ID || list.Items[2].ID != paused.ID {
 		t.Errorf("the acts are %+v", list.Items)
 	}

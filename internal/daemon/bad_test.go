@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"os"
 	"regexp"
@@ -38,7 +39,6 @@ const goodBody = `{"order_sn":"of nobody","items":[{"sku_id":1,"quantity":1}]}`
 
 // badMessages are malformed, each in a way of its own, as testdata/bad.txt has them; or have a good body and no name.
 func badMessages(t *testing.T) map[string]badMessage {
-	t.Helper()
 	text := require.Get(os.ReadFile("testdata/bad.txt"))(t)
 	bad := map[string]badMessage{"too many items": {body: manyItems(1001), reason: dedup.ReasonMalformed}}
 	for line := range strings.Lines(string(text)) {
@@ -88,7 +88,6 @@ var numbers = regexp.MustCompile(`[0-9]+`)
 // Given bad messages of every kind among good ones, when a daemon consumes them all together, then each bad one is a
 // dead letter whose row says what is wrong with it, and every good one is applied.
 func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "RETRY_DELAYS", "100ms,200ms,300ms,400ms")
 	orders := w.open(500)
 	good, held := w.route.Rollbacks(orders[:400]), orders[400:]
@@ -148,7 +147,6 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 // publishOdd publishes a rollback of an unknown order with everything that a copy must not keep, because it would close
 // the channel that publishes the copy, send more copies, or let the copy vanish; and with forged headers of ours.
 func (w *world) publishOdd(key string) {
-	w.t.Helper()
 	login := require.Get(url.Parse(w.broker.URL))(w.t)
 	forged := map[string]any{
 		wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
@@ -170,7 +168,6 @@ func (w *world) publishOdd(key string) {
 // makes its headers more than the library reads; each of the others is a letter that says why; and nothing is delivered
 // twice but what was delivered before the daemon started.
 func TestUnreadableHeadersDoNotHurtTheirNeighbours(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	orders := w.open(1_020)
 	sent := w.route.Rollbacks(orders[20:])
@@ -194,7 +191,6 @@ func TestUnreadableHeadersDoNotHurtTheirNeighbours(t *testing.T) {
 
 // The same, but the key stands where it can be read: each message runs under it.
 func TestUnreadableHeadersDoNotMatterWhenTheKeyIsElsewhere(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "KEY_FROM", "property:message_id")
 	orders := w.open(40)
 	good := w.route.Rollbacks(orders[20:])
@@ -207,7 +203,6 @@ func TestUnreadableHeadersDoNotMatterWhenTheKeyIsElsewhere(t *testing.T) {
 // than can be read once RabbitMQ has added to them, and which are delivered once here; and bad ones, which cannot be
 // read.
 func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
-	w.t.Helper()
 	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
 	defer raw.Close()
 	n := 0
@@ -236,7 +231,6 @@ func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
 
 // deliverOnce takes n messages of the main queue and gives them back.
 func (w *world) deliverOnce(n int) {
-	w.t.Helper()
 	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
 	sub := require.Get(conn.Consume(w.t.Context(), w.config().Queue, "test", n))(w.t)
@@ -258,7 +252,7 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		fates        map[string]string
 	}
 	run := func(t *testing.T, batch int) end {
-		w := newWorld(t, "BATCH_SIZE", itoa(batch), "PREFETCH", "1000")
+		w := aloneWorld(t, "BATCH_SIZE", fmt.Sprint(batch), "PREFETCH", "1000")
 		w.rng = rand.New(rand.NewPCG(20, 20)) // the same orders, messages and sequence in both runs
 		reserved := w.open(orders + 10)
 		good, bad := w.route.Rollbacks(reserved[:orders]), badRollbacks(w.route, reserved[orders:])
@@ -269,8 +263,16 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		w.publish(sent...)
 		w.ended(messages)
 		took := time.Since(began)
-		w.stop(daemon)
-		report := w.judge(oracle.Allowance{})
+		metrics := w.settled(daemon, len(sent))
+		is(w, "deliveries", metrics.Settled(), len(sent))
+		is(w, "applied, by its metrics", metrics.Deliveries("applied"), orders)
+		copies := slices.DeleteFunc(slices.Clone(sent), func(s oracle.Sent) bool { return s.Order == "" }) // is dead
+		is(w, "duplicates, by its metrics", metrics.Deliveries("duplicate"), len(copies)-orders)
+		is(w, "RabbitMQ is up", metrics[`rollbackd_dependency_up{name="rabbitmq"}`], 1)
+		if status, body, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK || body != "ok\n" {
+			t.Errorf("/healthz answers %d %q (%v), want 200 and ok", status, body, err)
+		}
+		report := w.rest(daemon)
 		t.Logf("BATCH_SIZE %d: %d deliveries in %v, %.0f/s", batch, len(sent), took.Round(time.Millisecond),
 			float64(len(sent))/took.Seconds())
 		assert.Is(t, report.DuplicatesAbsorbed, len(sent)-messages, "duplicates absorbed")
@@ -325,27 +327,4 @@ func (w *world) pairs(query string) map[string]string {
 	}
 	require.OK(w.t, rows.Err())
 	return found
-}
-
-// Given the built-in handler, and one of SQL statements, when a daemon with a check gives the stock of many orders back
-// in several lanes, then it warns of nothing.
-func TestACheckIsSilentOfTheProjectsOwnHandlers(t *testing.T) {
-	t.Parallel()
-	for name, pairs := range onStock(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, append(pairs, "CHECK", "on", "LANES", "4", "BATCH_SIZE", "20", "PREFETCH", "40")...)
-			orders := w.open(300)
-			daemon := w.start()
-			w.mixed(w.route.Rollbacks(orders))
-			w.ended(len(orders))
-			w.stop(daemon)
-			w.judge(oracle.Allowance{})
-			for line := range strings.Lines(w.logs.String()) {
-				if strings.Contains(line, `"check: `) && !strings.Contains(line, "sent nothing for long") {
-					t.Error(line) // a busy machine may stop a process for as long as a handler must not idle
-				}
-			}
-		})
-	}
 }

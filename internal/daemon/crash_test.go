@@ -36,24 +36,8 @@ const crashEnv = "ROLLBACKD_TEST_CRASH_AT"
 // hangEnv, set to a point of a message's life, makes this test binary a daemon whose lanes stand still there.
 const hangEnv = "ROLLBACKD_TEST_HANG_AT"
 
-// hangAt is a hook at which a lane stands still.
-func hangAt(point consumer.Point) func(consumer.Point) {
-	return func(p consumer.Point) {
-		if p == point {
-			select {}
-		}
-	}
-}
-
-// killAt is a hook that ends the process as kill -9 does.
-func killAt(point consumer.Point) func(consumer.Point) {
-	return func(p consumer.Point) {
-		if p == point {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // the signal is on its way
-		}
-	}
-}
+// killed9 ends the process as kill -9 does.
+func killed9() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // crashCode is the exit code of such a death.
 const crashCode = 66
@@ -104,21 +88,13 @@ func runChild(o daemon.Options) int {
 // starts the daemon again each time, then after at most MAX_ATTEMPTS + 2 crashes the message is a dead letter with
 // reason crashed, and every innocent is applied.
 func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
-	t.Parallel()
 	const attempts, lanes, prefetch = 3, 2, 200
-	w := newWorld(t, "MAX_ATTEMPTS", itoa(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", itoa(lanes), "BATCH_SIZE",
-		"100",
-		"PREFETCH", itoa(prefetch), "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "LOCK_TTL", "1s")
+	w := newWorld(t, "MAX_ATTEMPTS", fmt.Sprint(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", fmt.Sprint(lanes),
+		"BATCH_SIZE", "100", "PREFETCH", fmt.Sprint(prefetch), "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "LOCK_TTL", "1s")
 	orders := w.open(3 * lanes * prefetch)
 	poison := orders[lanes*prefetch/2]
-	var sent []oracle.Sent
-	for _, o := range orders {
-		s := w.route.Rollback(o)
-		if o.SN == poison.SN {
-			s.Fate = oracle.ToDie(dedup.ReasonCrashed)
-		}
-		sent = append(sent, s)
-	}
+	sent := w.route.Rollbacks(orders)
+	sent[lanes*prefetch/2].Fate = oracle.ToDie(dedup.ReasonCrashed)
 	w.publish(sent...)
 
 	daemon := w.child(childEnv + "=" + poison.Key())
@@ -150,26 +126,22 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 // letters that are refused, and what was wrong with their messages is mended behind their backs, then no daemon runs
 // them again: after a restart, copies, another kill and room in the queue each has one letter with the reason it had.
 func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "4s", "HANDLER_TIMEOUT", "2s", "LANES", "2", "BATCH_SIZE", "50",
 		"MAX_ATTEMPTS", "3", "RETRY_DELAYS", "100ms,200ms")
 	orders := w.open(120)
 	good, bad := orders[:100], orders[100:]
-	setStatus := func(status int, orderSN string) {
-		w.exec("UPDATE stock_reservation SET status = ? WHERE order_sn = ?", status, orderSN)
-	}
+	const setStatus = "UPDATE stock_reservation SET status = ? WHERE order_sn = ?"
 	var copies []oracle.Sent
 	for _, o := range bad {
-		setStatus(3, o.SN) // deducted for good
+		w.exec(setStatus, 3, o.SN) // deducted for good
 		copies = append(copies, oracle.Sent{
 			Publishing: w.route.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent),
 		})
 	}
 	sent := append(w.route.Rollbacks(good), copies...)
 	w.remember()
-	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
 	room := w.fullDeadLetterQueue()
-	w.publish(sent...)
+	w.mixed(sent)
 
 	w.exits(w.child(crashEnv+"="+string(consumer.PointCondemned)), killed, time.Minute)
 	// given rows that keep their reasons, whose messages would be applied if they ran again
@@ -177,7 +149,7 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 	for _, o := range bad {
 		if w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'permanent' AND msg_key = ?",
 			o.Key()) == 1 {
-			setStatus(1, o.SN)
+			w.exec(setStatus, 1, o.SN)
 			mended = append(mended, o.SN)
 		}
 	}
@@ -191,36 +163,29 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'permanent'") == len(bad)
 	})
 	w.kill(first)
-	w.eventually("the other holds what the killed one held", func() bool {
-		return w.heldBy(second) >= len(bad)
-	})
+	w.eventually("the other holds what the killed one held", func() bool { return w.heldBy(second) >= len(bad) })
 	room()
 	w.ended(len(orders))
 	w.stop(second)
 	for _, sn := range mended {
-		setStatus(3, sn)
+		w.exec(setStatus, 3, sn)
 	}
 	w.judged(len(good), len(bad), oracle.Allowance{}) // and each for the reason that was written down
 	assert.Is(t, w.broker.Depth(rabbit.DeadQueue(w.config().Queue)), len(bad), "letters messages")
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times > 1"); n != 0 {
-		// What was in the hands of the killed ones twice is claimed alone, and that attempt counts.
-		t.Errorf("%d dead ones had more than one attempt", n)
-	}
+	// What was in the hands of the killed ones twice is claimed alone, and that attempt counts.
+	is(w, "dead ones with more than one attempt",
+		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times > 1"), 0)
 }
 
 // heldBy is how many deliveries a daemon holds; 0 when it does not say.
 func (w *world) heldBy(daemon *program.Process) int {
 	w.t.Helper()
-	metrics, err := daemon.Metrics(w.t.Context())
-	if err != nil {
-		return 0
-	}
+	metrics, _ := daemon.Metrics(w.t.Context()) // none when it fails
 	return int(metrics["rollbackd_held_deliveries"])
 }
 
 // fullDeadLetterQueue makes the dead-letter queue refuse everything; room empties it of what fills it, and lets all in.
 func (w *world) fullDeadLetterQueue() (room func()) {
-	w.t.Helper()
 	queue := rabbit.DeadQueue(w.config().Queue)
 	w.broker.Policy("full", queue, map[string]any{"max-length": 1, "overflow": "reject-publish"})
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
@@ -238,7 +203,6 @@ func (w *world) fullDeadLetterQueue() (room func()) {
 // failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt
 // is due, and they share it.
 func (w *world) failedOnce(sent []oracle.Sent) {
-	w.t.Helper()
 	group := w.config().Group
 	tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
 	defer func() { _ = tx.Rollback() }() // over already
@@ -252,6 +216,17 @@ func (w *world) failedOnce(sent []oracle.Sent) {
 	require.OK(w.t, tx.Commit())
 }
 
+// fullGroups are messages that have failed once, and wait for four lanes, so that each begins with half of its window.
+func fullGroups(t *testing.T, pairs ...string) *world {
+	w := newWorld(t, append([]string{"LANES", "4", "BATCH_SIZE", "200", "PREFETCH", "400"}, pairs...)...)
+	sent := w.route.Rollbacks(w.open(inGroups))
+	w.failedOnce(sent)
+	w.publish(sent...)
+	return w
+}
+
+const inGroups, claimed = 4 * 400, 4 * 200
+
 // fullBatches make every lane begin with a batch that is one full group, however slow the machine is.
 var fullBatches = []string{
 	config.Prefix + "BATCH_SIZE=200", config.Prefix + "BATCH_LINGER=5s", config.Prefix + "MEMORY_BUDGET=1GiB",
@@ -260,14 +235,7 @@ var fullBatches = []string{
 // Given a daemon whose lanes all hold a full group of claims, when it is killed, then another one has applied
 // everything within a minute, which is less than four leases, and only those claims have cost an attempt, one each.
 func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
-	t.Parallel()
-	const messages, claimed = 4 * 400, 4 * 200
-	// The lanes share the messages evenly: the first to subscribe would take all it may.
-	w := newWorld(t, "LANES", "4", "LEASE", "16s", "HANDLER_TIMEOUT", "8s", "LOCK_TTL", "8s", "BATCH_SIZE", "200",
-		"PREFETCH", "400")
-	sent := w.route.Rollbacks(w.open(messages))
-	w.failedOnce(sent)
-	w.publish(sent...)
+	w := fullGroups(t, "LEASE", "16s", "HANDLER_TIMEOUT", "8s", "LOCK_TTL", "8s")
 	hanging := w.child(hangEnv+"=claimed", fullBatches...)
 	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.kill(hanging)
@@ -275,27 +243,22 @@ func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
 	w.exec("CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM consumer_log")
 
 	daemon := w.start()
-	w.within(time.Minute, "everything is applied", func() bool { return w.rows(dedup.Success) == messages })
+	w.within(time.Minute, "everything is applied", func() bool { return w.rows(dedup.Success) == inGroups })
 	t.Logf("applied %v after the kill", time.Since(killed).Round(time.Millisecond))
-	w.ended(messages)
+	w.ended(inGroups)
 	w.stop(daemon)
 	is(w, "messages needed more than one attempt after the kill",
 		w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> "+
 			"k.consumer_times + 1"), 0)
 	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"), claimed,
 		"the kill has cost messages an attempt")
-	w.judged(messages, 0, oracle.Allowance{Attempts: 3})
+	w.judged(inGroups, 0, oracle.Allowance{Attempts: 3})
 }
 
 // Given a daemon whose lanes all hold a full group of claims and wait for somebody's lock on the stock, when it is to
 // stop and that lasts longer than it may drain, then nobody has paid an attempt for it.
 func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
-	t.Parallel()
-	const messages, claimed = 4 * 400, 4 * 200 // a lane begins with half of its window
-	w := newWorld(t, "LANES", "4", "DRAIN_TIMEOUT", "1s", "BATCH_SIZE", "200", "PREFETCH", "400")
-	sent := w.route.Rollbacks(w.open(messages))
-	w.failedOnce(sent)
-	w.publish(sent...)
+	w := fullGroups(t, "DRAIN_TIMEOUT", "1s")
 	free := w.lockStock()
 	waiting := w.startProcess(program.Options{
 		Path: program.Shared(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
@@ -306,5 +269,5 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"), 0,
 		"the stop has cost messages an attempt, %d are claimed still", w.rows(dedup.Processing))
 	free()
-	is(w, "attempts beyond the first", w.finish(messages, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, messages)
+	is(w, "attempts beyond the first", w.finish(inGroups, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, inGroups)
 }

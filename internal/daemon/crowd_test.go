@@ -30,9 +30,15 @@ import (
 // mostForStrangers is how much more memory a daemon may take whatever comes to its HTTP address, in MiB.
 const mostForStrangers = 64
 
+// within fails the test if the process has taken much more memory than before.
+func within(t *testing.T, p *program.Process, before int) {
+	most := peak(t, p)
+	t.Logf("%d MiB before, %d at most", before, most)
+	assert.AtMost(t, most, before+mostForStrangers, "the daemon took MiB")
+}
+
 // alive asks for /healthz, and says how long the answer took.
 func (w *world) alive(p *program.Process) time.Duration {
-	w.t.Helper()
 	began := time.Now()
 	if status, _, err := p.Get(w.t.Context(), "/healthz"); err != nil || status != http.StatusOK {
 		w.t.Errorf("/healthz is HTTP %d, %v, after %v", status, err, time.Since(began))
@@ -42,7 +48,6 @@ func (w *world) alive(p *program.Process) time.Duration {
 
 // dial opens a connection that the test closes.
 func (w *world) dial(p *program.Process) net.Conn {
-	w.t.Helper()
 	addr := require.Get(p.Addr(w.t.Context()))(w.t)
 	var d net.Dialer
 	c := require.Get(d.DialContext(w.t.Context(), "tcp", addr))(w.t)
@@ -54,7 +59,7 @@ func (w *world) dial(p *program.Process) net.Conn {
 // for them, answers /healthz within a second and goes on consuming.
 func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 	n := sized(4000, 15_000)
-	w := newWorld(t)
+	w := aloneWorld(t)
 	orders := w.open(400)
 	p := w.start()
 	w.publish(w.route.Rollbacks(orders[:200])...)
@@ -79,10 +84,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 	assert.AtMost(t, took[len(took)/2], time.Second, "half of the times took /healthz amid a siege")
 	w.alive(p)
 	w.ended(len(orders))
-	t.Logf("%d MiB before, %d at most", before, peak(t, p))
-	if most := peak(t, p); most > before+mostForStrangers {
-		t.Errorf("the daemon took %d MiB more", most-before)
-	}
+	within(t, p, before)
 	w.rest(p)
 }
 
@@ -91,7 +93,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 // is downloaded is whole.
 func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	const letters, readers, ofOne = 200, 40, 4
-	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
+	w := aloneWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	records := w.store(dedup.OpenOptions{}).Records
 	for i := range letters {
 		require.OK(t, errors.Join(records.DeadRows(t.Context(), []dedup.Death{{Entry: dedup.Entry{
@@ -116,9 +118,7 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	other := w.download(p, rita)
 	for range 5 {
 		for _, r := range reading {
-			if _, err := io.CopyN(io.Discard, r, 1<<20); err != nil {
-				t.Error(err)
-			}
+			require.Get(io.CopyN(io.Discard, r, 1<<20))(t)
 		}
 		calls(t, p, anna, http.MethodGet, "/api/v1/letters", "").into(t, http.StatusOK, new(any))
 	}
@@ -131,10 +131,7 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	if n != letters || lines.Err() != nil {
 		t.Errorf("another person's download has %d letters, %v", n, lines.Err())
 	}
-	t.Logf("%d MiB before, %d at most", before, peak(t, p))
-	if most := peak(t, p); most > before+mostForStrangers {
-		t.Errorf("the daemon took %d MiB more", most-before)
-	}
+	within(t, p, before)
 	w.stop(p)
 }
 
@@ -184,7 +181,7 @@ func (w *world) padded(orders []shop.Order) []oracle.Sent {
 func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
 	for name, small := range map[string]int{"from the beginning": 0, "after small ones": sized(2_000, 100_000)} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "HTTP_ADDR", "off")
+			w := aloneWorld(t, "HTTP_ADDR", "off")
 			large := sized(400, 2400)
 			orders := w.open(small + large)
 			daemon := w.start()
@@ -192,22 +189,18 @@ func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
 			w.eventually("the small ones are applied", func() bool { return w.rows(dedup.Success) == small })
 			unblock := w.hold([]string{"UNLOCK TABLES"}, "LOCK TABLES consumer_log WRITE")
 			w.publish(w.padded(orders[small:])...)
-			queue := w.config().Queue
 			taken := 0
 			w.eventually("it has taken what it can", func() bool {
-				now := w.broker.Unacked(queue)
-				full := now > 0 && now == taken
-				taken = now
-				return full
+				before := taken
+				taken = w.broker.Unacked(w.config().Queue)
+				return taken > 0 && taken == before
 			})
 			t.Logf("blocked: %d of %d in hand, at most %d MiB", taken, large, peak(t, daemon))
 			unblock()
 			w.ended(len(orders))
-			if most := peak(t, daemon); most > mostMemory {
-				t.Errorf("the daemon took %d MiB, want at most %d", most, mostMemory)
-			} else {
-				t.Logf("at most %d MiB", most)
-			}
+			most := peak(t, daemon)
+			t.Logf("at most %d MiB", most)
+			assert.AtMost(t, most, mostMemory, "the daemon took MiB")
 			w.rest(daemon)
 		})
 	}
@@ -216,7 +209,7 @@ func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
 // Given bodies that are nearly as large as the whole budget among good messages, then each comes through alone and is a
 // letter, and the good ones are applied.
 func TestBodiesAsLargeAsTheBudgetComeThroughAlone(t *testing.T) {
-	w := newWorld(t, "HTTP_ADDR", "off")
+	w := aloneWorld(t, "HTTP_ADDR", "off")
 	const huge = 60_000_000
 	w.broker.LimitMessages(2 * huge) // RabbitMQ 4 takes 16 MiB at most by default
 	orders := w.open(600)
@@ -256,7 +249,7 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 	}
 	for _, kind := range kinds[:sized(1, len(kinds))] {
 		t.Run(kind.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := aloneWorld(t)
 			own := kind.table != "stock"
 			if own { // the audit's triggers would keep the statements from being joined
 				w.exec("CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL) ENGINE=InnoDB")
@@ -333,7 +326,6 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 
 // sqlFile sets a file of statements, after a look whether they are joined.
 func (w *world) sqlFile(name string, joined bool) {
-	w.t.Helper()
 	path := require.Get(filepath.Abs(filepath.FromSlash(name)))(w.t)
 	w.set("HANDLER", "sql", "SQL_FILE", path)
 	f := require.Get(sqlhandler.Load(path, nil))(w.t)

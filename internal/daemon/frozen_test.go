@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,7 +42,7 @@ func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T)
 		for _, vanish := range vanishings {
 			t.Run(name+", "+vanish.name, func(t *testing.T) {
 				messages := sized(5_000, 40_000) // more than the one that vanishes may hold
-				w := newWorld(t, onStock(t)[name]...)
+				w := aloneWorld(t, onStock(t)[name]...)
 				if !big {
 					w.set(smaller...)
 				}
@@ -131,7 +129,6 @@ func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
 // vanished makes the victim vanish inside a transaction that has what others need: a row is locked until one of its
 // statements waits for it.
 func (w *world) vanished(v victim) (p *program.Process, back func()) {
-	w.t.Helper()
 	is := func(what string) bool {
 		w.count("SELECT SLEEP(0.2)") // MariaDB's picture of the transactions, a tenth of a second old, is made anew
 		return w.count("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
@@ -168,7 +165,6 @@ type rotation struct {
 }
 
 func newRotation(w *world, password string) *rotation {
-	w.t.Helper()
 	r := &rotation{w: w, user: fmt.Sprintf("r%d", time.Now().UnixNano()), files: map[string]string{}}
 	options := require.Get(redis.ParseURL(w.env["REDIS_URL"]))(w.t)
 	r.admin = redis.NewClient(options)
@@ -242,19 +238,16 @@ func (r *rotation) cut() {
 func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"run", "relay"} {
-		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			rotate(newWorld(t), command)
-		})
+		t.Run(command, func(t *testing.T) { rotate(newWorld(t), command) })
 	}
 }
 
 func rotate(w *world, command string) {
 	orders := w.open(100)
-	send, sent, missed := w.publish, w.ended, "rabbitmq: "
+	send, sent, missed := w.publish, w.ended, "rabbitmq"
 	if command == "relay" {
 		require.OK(w.t, outbox.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB))
-		send, missed = w.putAll, "mysql: " // which it asks first
+		send, missed = w.putAll, "mysql" // which it asks first
 		sent = func(n int) {
 			w.eventually("all are sent", func() bool { return w.waiting() == 0 && w.broker.Depth(w.config().Queue) == n })
 		}
@@ -274,17 +267,13 @@ func rotate(w *world, command string) {
 
 	r.change("next")
 	r.cut()
-	w.eventually("the daemon has noticed", func() bool {
-		status, s := w.readyz(daemon)
-		return status != http.StatusOK && slices.ContainsFunc(s.Waiting,
-			func(what string) bool { return strings.HasPrefix(what, missed) })
-	})
+	w.says(daemon, "what it misses", func(r readiness) bool { return !r.Ready && named(r.Waiting, missed, "") })
 	r.write("next")
 
 	send(w.route.Rollbacks(orders[50:])...)
 	w.ready(daemon)
 	sent(100)
-	w.eventually("nothing is amiss", func() bool { _, s := w.readyz(daemon); return len(s.Degraded) == 0 })
+	w.says(daemon, "that nothing is amiss", func(r readiness) bool { return len(r.Degraded) == 0 })
 	w.stop(daemon)
 	w.judge(oracle.Allowance{Queued: command == "relay"})
 }
@@ -296,7 +285,6 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	if os.Getenv("ROLLBACKD_TEST_CLOCK") == "" {
 		t.Skip("make test ONLY=clock runs this: a server asks for the time so often that a false clock costs a processor")
 	}
-	t.Parallel()
 	const jump = 40 * 24 * time.Hour
 	server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLClock: true})
 	setClock := func(offset time.Duration) {

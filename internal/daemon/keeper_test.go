@@ -42,7 +42,6 @@ func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"e
 
 // leader is the connection of the elected daemon, 0 if there is none.
 func (w *world) leader() int64 {
-	w.t.Helper()
 	return require.Get(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
 }
 
@@ -60,7 +59,6 @@ func (w *world) row(key string, status dedup.Status, age time.Duration) {
 // Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session
 // is killed, or its process, the other one takes over and does it.
 func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "LOG_RETENTION", "24h")
 	const day = 24 * time.Hour
 	w.row("young", dedup.Success, day-time.Hour)
@@ -78,22 +76,16 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	assert.Is(t, second.elections(), 0, "the second was elected times beside the first")
 	shows := func(m member, want program.Metrics) { // a pass is counted when it has ended, after its commit
 		t.Helper()
-		w.eventually(fmt.Sprintf("its metrics are %v", want), func() bool {
-			got := require.Get(m.Metrics(t.Context()))(t)
-			for sample, v := range want {
-				if got[sample] != v {
-					return false
-				}
-			}
-			return true
-		})
+		for sample, v := range want {
+			w.eventually(fmt.Sprint(sample, " is ", v), func() bool { return w.metrics(m.Process)[sample] == v })
+		}
 	}
 	shows(first, program.Metrics{"rollbackd_leader": 1, "rollbackd_retention_deleted_rows_total": 1})
 	shows(second, program.Metrics{"rollbackd_leader": 0, "rollbackd_retention_deleted_rows_total": 0})
 	const late = "rollbackd_retention_late_seconds"
 	w.eventually("it says how late the row went, until the pass is over", func() bool {
-		got := require.Get(first.Metrics(t.Context()))(t)
-		return got[late] > 0 && got[late] < 60
+		got := w.metrics(first.Process)[late]
+		return got > 0 && got < 60
 	})
 
 	// when the session is killed that was elected
@@ -118,7 +110,6 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 // Given a letter that is older than the log remembers successes, then every daemon says so at its start, once; and the
 // elected one says what waits longest.
 func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "LOG_RETENTION", "24h")
 	const warning, oldest = "ROLLBACKD_LOG_RETENTION is shorter", "what waits longest"
 	quiet := w.join()
@@ -172,10 +163,17 @@ func (m *mailbox) got() []deadletter.Letter {
 	return append([]deadletter.Letter(nil), m.letters...)
 }
 
+// bookmark waits until letters that die from now on are news.
+func (w *world) bookmark() {
+	w.t.Helper()
+	w.eventually("the bookmark", func() bool {
+		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
+	})
+}
+
 // Given rollbacks that fail because their reservations are not there yet, when these come, then the letters come back
 // by themselves, and people were told of them.
 func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
-	t.Parallel()
 	box := new(mailbox)
 	server := httptest.NewServer(box)
 	t.Cleanup(server.Close)
@@ -187,9 +185,7 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	require.OK(t, shop.Stock(t.Context(), w.db, skus, 1000))
 	daemon := w.join()
 	w.ready(daemon.Process)
-	w.eventually("the bookmark", func() bool {
-		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
-	})
+	w.bookmark()
 	w.publish(w.route.Rollbacks(orders)...)
 	w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == n })
 	// when the reservations come
@@ -197,7 +193,7 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	w.remember()
 	w.eventually("people are told", func() bool { return len(box.got()) >= n })
 	w.eventually("all come back and have their effect", func() bool { return w.rows(dedup.Success) == n })
-	atLeast := program.Metrics{
+	for sample, least := range map[string]float64{
 		`rollbackd_compensation_runs_total{result="done"}`:          1,
 		`rollbackd_compensation_letters_total{result="replayed"}`:   n,
 		`rollbackd_notifications_total{result="done"}`:              1,
@@ -207,11 +203,9 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 		`rollbackd_connections_opened_total{name="rabbitmq"}`:       4, // main queue, backstop, copies, depths
 		`rollbackd_connections_opened_total{name="mysql"}`:          2,
 		`rollbackd_connections_opened_total{name="redis"}`:          1,
-	}
-	for sample, least := range atLeast {
+	} {
 		w.eventually(fmt.Sprintf("%s is at least %v", sample, least), func() bool { // counted at its end
-			metrics, err := daemon.Metrics(t.Context())
-			return err == nil && metrics[sample] >= least
+			return w.metrics(daemon.Process)[sample] >= least
 		})
 	}
 	w.stop(daemon.Process)
@@ -229,7 +223,6 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 
 // Given a webhook that never answers and a queue that is gone, when the daemon is stopped, then it stops at once.
 func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
-	t.Parallel()
 	asked := make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -240,9 +233,7 @@ func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
 	w := newWorld(t, "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "DEAD_LETTER_WEBHOOK", server.URL, "LOG_RETENTION", "24h")
 	orders := w.open(10)
 	daemon := w.join()
-	w.eventually("the bookmark", func() bool {
-		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
-	})
+	w.bookmark()
 	w.publish(w.route.Rollbacks(orders)...)
 	w.ended(10)
 	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(dedup.ReasonMalformed)})
@@ -269,13 +260,13 @@ func TestPruningBesideMessagesHurtsNone(t *testing.T) {
 	rows := sized(5_000, 1_000_000)
 	server := stack.OwnMySQL(t) // deadlocks are counted by the server
 	// Rollbacks that come first are an effect, too, and need no orders before.
-	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LOG_RETENTION", "0", "EMPTY_ROLLBACK", "refuse")
+	w := aloneWorld(t, "MYSQL_DSN", server.Database(t), "LOG_RETENTION", "0", "EMPTY_ROLLBACK", "refuse")
 	w.oldRows(rows)
 	deadlocks := w.deadlocks()
 	daemon := w.start()
 	w.ready(daemon)
 	applied := func() int { return w.metrics(daemon).Deliveries("applied") }
-	enough := w.feed(daemon)
+	enough := w.feed()
 	w.eventually("the first messages are applied", func() bool { return applied() > 1000 })
 	rate := func(do func()) float64 {
 		began, from := time.Now(), applied()
@@ -298,47 +289,35 @@ func TestPruningBesideMessagesHurtsNone(t *testing.T) {
 	is(w, "rows", w.rows(dedup.Success), messages)
 }
 
-// feed keeps a backlog before the daemon until enough is called, which returns how many messages were published.
-func (w *world) feed(daemon *program.Process) (enough func() (messages int)) {
-	w.t.Helper()
+// feed keeps a backlog in the queue until enough is called, which returns how many messages were published.
+func (w *world) feed() (enough func() (messages int)) {
 	const batch = 500
-	backlog := sized(2_000, 30_000)
 	ctx, stop := context.WithCancel(w.t.Context())
-	messages, done := 0, make(chan error, 1)
+	queue, done := w.config().Queue, make(chan int, 1)
 	go func() {
 		p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-		var err error
-		for tick := time.Tick(20 * time.Millisecond); err == nil && ctx.Err() == nil; {
-			var metrics program.Metrics
-			if metrics, err = daemon.Metrics(w.t.Context()); err != nil || messages-metrics.Deliveries("applied") > backlog {
-				<-tick
-				continue
+		defer func() { _ = p.Close(context.WithoutCancel(ctx)) }()
+		messages := 0
+		for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil && !w.t.Failed(); <-tick {
+			for w.broker.Depth(queue) < sized(2_000, 30_000) && !w.t.Failed() {
+				var sent []rabbit.Publishing
+				for _, o := range shop.Orders(w.rng, fmt.Sprint("order-", messages), batch, skus) {
+					sent = append(sent, w.route.Message(o.Key(), o.Body()))
+				}
+				assert.OK(w.t, errors.Join(p.Publish(context.WithoutCancel(ctx), sent)...))
+				messages += batch
 			}
-			var sent []rabbit.Publishing
-			for _, o := range shop.Orders(w.rng, "order-"+itoa(messages), batch, skus) {
-				sent = append(sent, w.route.Message(o.Key(), o.Body()))
-			}
-			err = errors.Join(p.Publish(w.t.Context(), sent)...)
-			messages += batch
 		}
-		done <- errors.Join(err, p.Close(context.WithoutCancel(w.t.Context())))
+		done <- messages
 	}()
-	end := sync.OnceValue(func() error {
-		stop()
-		return <-done
-	})
-	w.t.Cleanup(func() { _ = end() })
-	return func() int {
-		w.t.Helper()
-		require.OK(w.t, end())
-		return messages
-	}
+	enough = sync.OnceValue(func() int { stop(); return <-done })
+	w.t.Cleanup(func() { enough() })
+	return enough
 }
 
 // oldRows puts n rows into the log that were applied two months ago at 30,000 a second, their keys among those of the
 // messages.
 func (w *world) oldRows(n int) {
-	w.t.Helper()
 	const digits = "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION " +
 		"SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
 	cfg := w.config()
@@ -357,7 +336,6 @@ func (w *world) oldRows(n int) {
 
 // pruneAll is a pass of the daemon's cleaner, on a pool like its own.
 func (w *world) pruneAll() (deleted int) {
-	w.t.Helper()
 	records := w.store(dedup.OpenOptions{LockWait: time.Second}).Records
 	for _, p := range require.Get(records.Prune(w.t.Context(), dedup.PruneOptions{
 		Group: w.config().Group, OlderThan: 24 * time.Hour,

@@ -490,7 +490,6 @@ func TestAPaymentMeetsItsTimeoutAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for name, tl := range tills {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRace(t, tl)
 			n := int64(0)
 			for _, ends := range []ending{commits, moreTime, rollsBack} {

@@ -5,10 +5,10 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +35,6 @@ func (w *world) serves() (*program.Process, *program.Log) {
 // read, then pages and API tell of the letters and that nothing is consumed, an act says which right is missing and
 // does nothing, no queue is made and nobody elected.
 func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
-	t.Parallel()
 	const n = 3
 	w, _, fleet := deadOrders(t, n, 1)
 	w.stop(fleet...)
@@ -60,23 +59,16 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	if !strings.Contains(seen.page, "<b>3</b> will run") {
 		t.Fatalf("HTTP %d: %s", seen.status, seen.page)
 	}
-	form := url.Values{"token": {field(t, seen.page, "token")}, "set": {field(t, seen.page, "set")}, "why": {"mended"}}
-	if did := asks(t, p, anna, "/letters/act", form); !strings.Contains(did.page, "INSERT command denied") ||
-		!strings.Contains(did.page, "docs/rights.md") {
-		t.Errorf("the form of a replay: HTTP %d %s", did.status, did.page)
-	}
+	has(t, asks(t, p, anna, "/letters/act", form(seen.page, "why", "mended")).page, "INSERT command denied",
+		"docs/rights.md")
 	did := calls(t, p, anna, http.MethodPost, "/api/v1/pause", `{"why":"x"}`, "Idempotency-Key", "pause-1")
-	assert.Has(t, string(did.text), "INSERT command denied", "a pause by the API: HTTP %d %s", did.status, did.text)
+	did.is(t, did.status, "INSERT command denied")
 	metrics := calls(t, p, "", http.MethodGet, "/metrics", "")
 	if text := string(metrics.text); strings.Contains(text, "rollbackd_leader") ||
 		!strings.Contains(text, "rollbackd_build_info") {
 		t.Errorf("its metrics are %s", text)
 	}
-	for _, queue := range queues {
-		if w.broker.Exists(queue) {
-			t.Errorf("%s was made", queue)
-		}
-	}
+	assert.Is(t, slices.ContainsFunc(queues, w.broker.Exists), false, "a queue was made")
 	w.stop(p)
 	assert.Has(t, logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ",
 		"the log does not say that the queue is gone: %s", logs)
@@ -90,19 +82,15 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 
 // Given daemons without an HTTP address, then what is asked for on the pages of serve is done there.
 func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
-	t.Parallel()
 	const n = 3
 	w, _, fleet := deadOrders(t, n, 1, "HTTP_ADDR", "off")
 	w.set("HTTP_ADDR", "127.0.0.1:0")
 	p, _ := w.serves()
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
-	form := url.Values{"token": {field(t, seen.page, "token")}, "set": {field(t, seen.page, "set")}, "why": {"mended"}}
-	did := asks(t, p, anna, "/letters/act", form)
+	did := asks(t, p, anna, "/letters/act", form(seen.page, "why", "mended"))
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
-	w.eventually("the run is done", func() bool {
-		return strings.Contains(asks(t, p, rita, did.location, nil).page, `<span class="tag success">done</span>`)
-	})
+	w.done(p, did.location)
 	w.stop(p)
 	w.rest(fleet...)
 }
@@ -110,10 +98,9 @@ func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
 // Given a log with rows of one group, when serve is told another, then health, API, first page and log name the one
 // that there is; told the right one, or beside a log without rows, it says nothing of names.
 func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
-	t.Parallel()
 	const what = "no group named stok is in consumer_log; there are: "
-	fresh := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "GROUP", "stok")
 	w, _, fleet := deadOrders(t, 1, 1)
+	fresh := aloneWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "GROUP", "stok")
 	right, _ := w.serves()
 	group := w.config().Group
 	w.set("GROUP", "stok")
@@ -121,9 +108,7 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 	said := func(p *program.Process) string { return string(calls(t, p, rita, http.MethodGet, "/readyz", "").text) }
 	w.eventually("health names the groups", func() bool { return strings.Contains(said(wrong), what+group) })
 	assert.Has(t, asks(t, wrong, rita, "/", nil).page, what+group, "the first page")
-	if api := calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", ""); !strings.Contains(string(api.text), what) {
-		t.Errorf("the API: %s", api.text)
-	}
+	calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", "").is(t, http.StatusOK, what)
 	assert.Has(t, logs.String(), what+group, "the log: %s", logs)
 	empty, quiet := fresh.serves()
 	for _, p := range []*program.Process{right, empty} {
@@ -139,7 +124,6 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 // Given a daemon whose pages are watched, when it is told to stop, then the events end as an answer does that is whole,
 // and it exits with 0 although nobody has closed a browser.
 func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "LANES", "1")
 	p := w.start()
 	addr := require.Get(p.Addr(t.Context()))(t)
@@ -171,7 +155,7 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 		"":            {"": http.StatusOK},
 		"open-sesame": {"": http.StatusUnauthorized, "close-sesame": http.StatusUnauthorized, "open-sesame": http.StatusOK},
 	} {
-		w := newWorld(t, "ADMIN_TOKEN", set)
+		w := aloneWorld(t, "ADMIN_TOKEN", set)
 		daemon := w.start()
 		w.ready(daemon)
 		for sent, want := range statuses {

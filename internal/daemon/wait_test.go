@@ -54,12 +54,22 @@ func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
 	return status, r
 }
 
+// says waits until /readyz says this.
+func (w *world) says(daemon *program.Process, what string, is func(r readiness) bool) {
+	w.t.Helper()
+	w.eventually("/readyz says "+what, func() bool { _, r := w.readyz(daemon); return is(r) })
+}
+
+// named reports whether one of the reasons is of this dependency, and says so.
+func named(reasons []string, dependency, says string) bool {
+	return slices.ContainsFunc(reasons, func(s string) bool {
+		return strings.HasPrefix(s, dependency+": ") && strings.Contains(s, says)
+	})
+}
+
 func (w *world) ready(daemon *program.Process) {
 	w.t.Helper()
-	w.eventually("/readyz says ready", func() bool {
-		status, _ := w.readyz(daemon)
-		return status == http.StatusOK
-	})
+	w.says(daemon, "ready", func(r readiness) bool { return r.Ready })
 }
 
 // Given a server that is away when the daemon starts, then the daemon waits and /readyz names the server; and when the
@@ -76,7 +86,6 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 		{"mysql", "MYSQL_DSN", false, "sql"}, // whose statements cannot be checked meanwhile
 	} {
 		t.Run(tt.server+" with "+tt.handler, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, onStock(t)[tt.handler]...)
 			proxy := stack.Proxy(t, stack.Addr(t, w.env[tt.variable]))
 			proxy.Refuse(true)
@@ -84,13 +93,11 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 			w.publish(w.route.Rollbacks(w.open(50))...)
 
 			daemon := w.start()
-			w.eventually("/readyz names "+tt.server, func() bool {
-				status, r := w.readyz(daemon)
-				named := func(s string) bool { return strings.HasPrefix(s, tt.server+": ") }
+			w.says(daemon, "which server is missed", func(r readiness) bool {
 				if tt.works {
-					return status == http.StatusOK && len(r.Waiting) == 0 && slices.ContainsFunc(r.Degraded, named)
+					return r.Ready && len(r.Waiting) == 0 && named(r.Degraded, tt.server, "")
 				}
-				return !r.Ready && slices.ContainsFunc(r.Waiting, named)
+				return !r.Ready && named(r.Waiting, tt.server, "")
 			})
 			if status, _, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK {
 				t.Errorf("/healthz answers %d (%v) while the daemon waits, want 200: restarting it would not help", status, err)
@@ -102,47 +109,21 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 			}
 			proxy.Refuse(false)
 			w.ready(daemon)
-			w.eventually("nothing is amiss",
-				func() bool { _, r := w.readyz(daemon); return len(r.Degraded) == 0 })
+			w.says(daemon, "that nothing is amiss", func(r readiness) bool { return len(r.Degraded) == 0 })
 			w.ended(50)
 			w.rest(daemon)
 		})
 	}
 }
 
-// Given a daemon that works, then its pages answer as documented.
-func TestPagesSayHowItGoes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	orders := w.open(100)
-	daemon := w.start()
-	w.ready(daemon)
-	w.publish(w.route.Rollbacks(orders)...)
-	w.publish(w.route.Rollback(orders[0]))
-	w.ended(len(orders))
-
-	if status, body, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK || body != "ok\n" {
-		t.Errorf("/healthz answers %d %q (%v), want 200 and ok", status, body, err)
-	}
-	metrics := w.settled(daemon, 101)
-	is(w, "applied", metrics.Deliveries("applied"), 100)
-	is(w, "duplicates", metrics.Deliveries("duplicate"), 1)
-	is(w, "deliveries", metrics.Settled(), 101)
-	is(w, "RabbitMQ is up", metrics[`rollbackd_dependency_up{name="rabbitmq"}`], 1)
-	w.rest(daemon)
-}
-
 // Given a daemon whose transaction waits for a row that somebody else has locked, when it gets SIGTERM, then it drains:
 // /readyz says so, what is in hand is finished once the row is free, and the exit code is 0.
 func TestSIGTERMDrains(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	daemon, free := w.draining(300)
 	free()
 	w.exits(daemon, 0, time.Minute)
-	if n := w.rows(dedup.Success); n == 0 {
-		t.Error("the drain finished nothing of what was in hand")
-	}
+	assert.AtLeast(t, w.rows(dedup.Success), 1, "of what was in hand the drain finished")
 	w.judge(oracle.Allowance{Queued: true})
 }
 
@@ -150,7 +131,6 @@ func TestSIGTERMDrains(t *testing.T) {
 // both end with 0 in the time that a pod has, and hold nothing. What was not theirs to finish waits, and those that
 // come back apply it: each effect once, for one attempt.
 func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
-	t.Parallel()
 	const atFirst, meanwhile, grace = 3000, 500, 40 * time.Second
 	w := newWorld(t, "LANES", "1", "BATCH_SIZE", "20")
 	sent := w.route.Rollbacks(w.open(atFirst + meanwhile))
@@ -162,13 +142,11 @@ func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
 	w.eventually("both are at work", func() bool {
 		return w.metrics(first[0]).Settled() > 0 && w.metrics(first[1]).Settled() > 0
 	})
-	for _, p := range first {
-		w.signal(p, syscall.SIGTERM)
-	}
+	w.signal(first[0], syscall.SIGTERM)
+	w.signal(first[1], syscall.SIGTERM)
 	w.publish(sent[atFirst:]...)
-	for _, p := range first {
-		w.exits(p, 0, grace)
-	}
+	w.exits(first[0], 0, grace)
+	w.exits(first[1], 0, grace)
 	queue := w.config().Queue
 	if waits, held := w.broker.Depth(queue), w.broker.Unacked(queue); waits < meanwhile || held > 0 {
 		t.Errorf("with nobody there %d messages wait, want %d at least, and %d are unacked", waits, meanwhile, held)
@@ -182,7 +160,6 @@ func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
 // Given a daemon that drains and cannot come to an end, when it gets a second signal, then it ends at once, and another
 // daemon finishes the work.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "DRAIN_TIMEOUT", "1m", "LOCK_TTL", "1s")
 	const n = 300
 	daemon, free := w.draining(n)
@@ -204,16 +181,12 @@ func (w *world) draining(messages int) (daemon *program.Process, free func()) {
 			"stock %'") > 0
 	})
 	w.signal(daemon, syscall.SIGTERM)
-	w.eventually("/readyz says draining", func() bool {
-		_, r := w.readyz(daemon)
-		return r.Draining
-	})
+	w.says(daemon, "draining", func(r readiness) bool { return r.Draining })
 	return daemon, free
 }
 
 // Given a database that was never migrated, when the daemon starts, then it exits with 1 and says what to run.
 func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
-	t.Parallel()
 	w := emptyWorld(t)
 	w.exits(w.start(), 1, time.Minute)
 	assert.Has(t, w.logs.String(), "run: rollbackd migrate",
@@ -223,7 +196,6 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 // Given stock tables of the last release, when the daemon meets them, then it waits, says what they lack, and charges
 // no message an attempt; after `rollbackd migrate` beside it, it goes on.
 func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.exec("ALTER TABLE stock_reservation DROP COLUMN room")
 	w.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version = 2")
@@ -234,9 +206,7 @@ func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 		return strings.Contains(w.logs.String(), "Unknown column 'room'")
 	})
 	is(w, "messages were charged an attempt", w.count("SELECT COUNT(*) FROM consumer_log"), 0)
-	if out, err := program.Run(t.Context(), program.Shared(t), w.environ(), "migrate"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	require.Get(w.types("migrate"))(t)
 	w.ended(len(orders))
 	w.rest(daemon)
 }
@@ -255,26 +225,17 @@ func TestAServiceThatIsAwayIsNamedAndWaitedFor(t *testing.T) {
 		{"moved", http.StatusMovedPermanently, "redirects are not followed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			service, settings := startStock(t)
 			w := newWorld(t, settings...)
 			service.answerWith(test.status)
 			orders := w.open(100)
 			w.publish(w.route.Rollbacks(orders)...)
 			daemon := w.start()
-			w.eventually("/readyz names the service", func() bool {
-				_, r := w.readyz(daemon)
-				return !r.Ready && slices.ContainsFunc(r.Waiting, func(s string) bool {
-					return strings.HasPrefix(s, "service: ") && strings.Contains(s, test.says)
-				})
-			})
+			w.says(daemon, test.says, func(r readiness) bool { return !r.Ready && named(r.Waiting, "service", test.says) })
 			w.stop(daemon)
 			is(w, "attempts were spent", w.count("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"), 0)
 			daemon = w.start()
-			w.eventually("it is named again", func() bool {
-				_, r := w.readyz(daemon)
-				return slices.ContainsFunc(r.Waiting, func(s string) bool { return strings.HasPrefix(s, "service: ") })
-			})
+			w.says(daemon, "it again", func(r readiness) bool { return named(r.Waiting, "service", "") })
 			service.answerWith(0)
 			w.ready(daemon)
 			w.ended(len(orders))
@@ -376,7 +337,6 @@ func (s *stockService) apply(r *http.Request) (status int, err error) {
 // twoQueues is a world whose daemons have a second queue, points, with a log, a group and a handler of its own.
 // `migrate` has made both.
 func twoQueues(t *testing.T, pairs ...string) (w *world, points string) {
-	t.Helper()
 	file := filepath.Join(t.TempDir(), "points.sql")
 	require.OK(t, os.WriteFile(file, []byte("INSERT INTO points (account) VALUES (:account);"), 0o600))
 	w = emptyWorld(t, append([]string{
@@ -407,18 +367,15 @@ func (w *world) refunded() int { return w.count("SELECT COUNT(*) FROM points") }
 // taken away, then the other queue is consumed as ever, /readyz says whose queue waits; and when the table is back, its
 // messages are applied.
 func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
-	t.Parallel()
 	w, points := twoQueues(t)
 	orders := w.open(50)
 	daemon := w.start()
 	w.ready(daemon)
 	w.exec("RENAME TABLE points TO elsewhere")
 	w.refund(10)
-	w.eventually("/readyz names the queue that waits", func() bool {
-		_, said := w.readyz(daemon)
-		return slices.ContainsFunc(slices.Concat(said.Waiting, said.Degraded), func(why string) bool {
-			return strings.HasPrefix(why, "mysql of "+points+": ")
-		}) || !said.Ready && len(said.Queues) == 2 && !said.Queues[1].Ready && said.Queues[0].Ready
+	w.says(daemon, "which queue waits", func(said readiness) bool {
+		return named(append(said.Waiting, said.Degraded...), "mysql of "+points, "") ||
+			!said.Ready && len(said.Queues) == 2 && !said.Queues[1].Ready && said.Queues[0].Ready
 	})
 	w.publish(w.route.Rollbacks(orders)...)
 	w.eventually("the other queue is consumed", func() bool { return w.rows(dedup.Success) == 50 })

@@ -60,16 +60,30 @@ type world struct {
 
 const skus = 100
 
-// newWorld makes a migrated world; the pairs change or add settings, names without their prefix.
+// newWorld makes a migrated world, whose test runs beside others; the pairs change or add settings, names without their
+// prefix.
 func newWorld(t *testing.T, pairs ...string) *world {
 	t.Helper()
-	w := emptyWorld(t, pairs...)
+	t.Parallel()
+	return aloneWorld(t, pairs...)
+}
+
+// aloneWorld is newWorld for a test that does not run beside others.
+func aloneWorld(t *testing.T, pairs ...string) *world {
+	t.Helper()
+	w := worldOf(t, pairs...)
 	w.migrate()
 	return w
 }
 
-// emptyWorld has a database without tables and a broker without queues.
+// emptyWorld is newWorld with a database without tables and a broker without queues.
 func emptyWorld(t *testing.T, pairs ...string) *world {
+	t.Helper()
+	t.Parallel()
+	return worldOf(t, pairs...)
+}
+
+func worldOf(t *testing.T, pairs ...string) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
 	w.route = shop.Route{Exchange: w.broker.Name("stock"), Key: "stock.rollback"}
@@ -90,7 +104,8 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 	cfg := w.config()
 	w.oracle = oracle.World{
 		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
-		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays, Unacked: w.unacked,
+		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays,
+		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil },
 	}
 	w.ledger = require.Get(w.oracle.NewLedger())(t)
 	w.broker.Track(cfg.TopologyConfig().Queues()...)
@@ -151,7 +166,6 @@ func (w *world) migrate() {
 }
 
 func (w *world) declare(cfg config.Config) {
-	w.t.Helper()
 	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
 	require.Get(rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()))(w.t)
@@ -175,7 +189,6 @@ func (w *world) remember() {
 
 // putAll commits messages to the outbox.
 func (w *world) putAll(sent ...oracle.Sent) {
-	w.t.Helper()
 	require.Get(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
 		msgs := make([]outbox.Message, len(batch))
 		for i, p := range batch {
@@ -202,9 +215,6 @@ func (w *world) mixed(sent []oracle.Sent) {
 	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
 	w.publish(sent...)
 }
-
-// unacked counts deliveries that daemons hold.
-func (w *world) unacked(queue string) (int, error) { return w.broker.Unacked(queue), nil }
 
 // judge asks the oracle and prints its counters. No daemon may run any more.
 func (w *world) judge(allow oracle.Allowance) *oracle.Report {
@@ -307,6 +317,11 @@ func (w *world) command(args ...string) *program.Process {
 	return w.startProcess(program.Options{Path: program.Shared(w.t), Args: args, Env: w.environ(), Log: w.logs})
 }
 
+// types runs a command of the binary to its end, as somebody who works here.
+func (w *world) types(args ...string) (output string, err error) {
+	return program.Run(w.t.Context(), program.Shared(w.t), append(os.Environ(), w.environ()...), args...)
+}
+
 func (w *world) startProcess(o program.Options) *program.Process {
 	w.t.Helper()
 	p := require.Get(program.Start(o))(w.t)
@@ -325,10 +340,12 @@ func (w *world) child(variable string, more ...string) *program.Process {
 	})
 }
 
-// kill ends a daemon with SIGKILL.
-func (w *world) kill(p *program.Process) {
+// kill ends daemons with SIGKILL.
+func (w *world) kill(all ...*program.Process) {
 	w.t.Helper()
-	require.OK(w.t, p.Kill())
+	for _, p := range all {
+		require.OK(w.t, p.Kill())
+	}
 }
 
 // killed is the exit code of a process that has got SIGKILL.
@@ -419,19 +436,15 @@ func deadOrders(t *testing.T, n, daemons int, pairs ...string) (w *world, orders
 // freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries
 // in hand. It looks only while the daemon is frozen: however slow this machine is, the daemon gets no further
 // meanwhile.
-func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, held int) {
-	w.t.Helper()
+func (w *world) freezeInside(daemon *program.Process, atLeast int) {
 	w.eventually("the daemon is in the middle of its work", func() bool {
 		w.signal(daemon, syscall.SIGSTOP)
-		if applied = w.rows(dedup.Success); applied >= atLeast {
-			if held, _ = w.unacked(w.config().Queue); held > 0 {
-				return true
-			}
+		if w.rows(dedup.Success) >= atLeast && w.broker.Unacked(w.config().Queue) > 0 {
+			return true
 		}
 		w.signal(daemon, syscall.SIGCONT)
 		return false
 	})
-	return applied, held
 }
 
 func (w *world) signal(p *program.Process, s syscall.Signal) {
@@ -456,19 +469,21 @@ func is[T comparable](w *world, what string, got, want T) {
 	assert.Is(w.t, got, want, "%s", what)
 }
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
 // TestMain runs the tests, or, in a process that a test has started with childEnv, crashEnv or hangEnv set, a daemon
 // with a handler or a hook that no product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
 		os.Exit(runChild(daemon.Options{Handler: poisonedHandler{poison}}))
 	}
-	if point := os.Getenv(crashEnv); point != "" {
-		os.Exit(runChild(daemon.Options{Hook: killAt(consumer.Point(point))}))
-	}
-	if point := os.Getenv(hangEnv); point != "" {
-		os.Exit(runChild(daemon.Options{Hook: hangAt(consumer.Point(point))}))
+	for env, do := range map[string]func(){crashEnv: killed9, hangEnv: func() {}} {
+		if point := os.Getenv(env); point != "" {
+			os.Exit(runChild(daemon.Options{Hook: func(p consumer.Point) {
+				if string(p) == point {
+					do()
+					select {} // a lane stands still, or the signal is on its way
+				}
+			}}))
+		}
 	}
 	stack.Main(m, program.Remove)
 }
