@@ -15,8 +15,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 // world is a shop with Watermill on one side and the program on the other.
 type world struct {
-	t      *testing.T
+	*testing.T
 	broker *stack.Broker
 	db     *sql.DB
 	path   string // of the program
@@ -34,83 +36,60 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), path: program.Shared(t)}
+	w := &world{T: t, broker: stack.AMQP(t), path: program.Shared(t)}
 	dsn := stack.MySQL(t)
-	handler, err := filepath.Abs("../../../deploy/examples/sql/classic/handler.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.queue = w.broker.Name("stock.rollback")
 	w.env = append(os.Environ(),
 		"ROLLBACKD_AMQP_URL="+w.broker.URL, "ROLLBACKD_MYSQL_DSN="+dsn, "ROLLBACKD_REDIS_URL=off",
 		"ROLLBACKD_QUEUE="+w.queue, "ROLLBACKD_EXCHANGE="+w.broker.Name("stock"), "ROLLBACKD_HTTP_ADDR=off",
-		"ROLLBACKD_KEY_FROM=header:_watermill_message_uuid", "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+handler)
-	if w.db, err = sql.Open("mysql", dsn); err != nil {
-		t.Fatal(err)
-	}
+		"ROLLBACKD_KEY_FROM=header:_watermill_message_uuid", "ROLLBACKD_HANDLER=sql",
+		"ROLLBACKD_SQL_FILE="+require.Get(filepath.Abs("../../../deploy/examples/sql/classic/handler.sql"))(t))
+	w.db = require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = w.db.Close() })
-	for _, statement := range []string{
-		"CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT UNSIGNED NOT NULL) ENGINE=InnoDB",
-		"INSERT INTO tb_stock VALUES (1001, 0)",
-	} {
-		if _, err := w.db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	require.OK(t, must.Catch(func() {
+		must.Exec(t.Context(), w.db,
+			"CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT UNSIGNED NOT NULL) ENGINE=InnoDB",
+			"INSERT INTO tb_stock VALUES (1001, 0)")
+	}))
 	return w
 }
 
 // consumer runs a command of the program to its end, which must be a good one.
 func (w *world) consumer(more []string, args ...string) {
-	w.t.Helper()
-	if _, err := program.Run(w.t.Context(), w.path, append(w.env, more...), args...); err != nil {
-		w.t.Fatal(err)
-	}
+	w.Helper()
+	_ = require.Get(program.Run(w.Context(), w.path, append(w.env, more...), args...))(w)
 }
 
 // work lets a daemon run until so many rows say success.
 func (w *world) work(rows int) {
-	w.t.Helper()
-	p, err := program.Start(program.Options{Path: w.path, Args: []string{"run"}, Env: w.env, Log: w.t.Output()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.Helper()
+	p := require.Get(program.Start(program.Options{Path: w.path, Args: []string{"run"}, Env: w.env, Log: w.Output()}))(w)
 	defer func() { _ = p.Kill() }()
-	poll.Until(w.t, fmt.Sprintf("%d rows say success", rows), func() bool {
+	poll.Until(w, fmt.Sprintf("%d rows say success", rows), func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
 			w.broker.Depth(w.queue) == 0 && w.broker.Unacked(w.queue) == 0
 	})
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	if code, err := p.Stop(ctx); err != nil || code != 0 {
-		w.t.Errorf("the daemon ended with %d, %v", code, err)
+	if code, err := p.Stop(w.Context()); err != nil || code != 0 {
+		w.Errorf("the daemon ended with %d, %v", code, err)
 	}
 }
 
 func (w *world) count(query string, args ...any) (n int) {
-	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), query, args...).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	w.Helper()
+	require.OK(w, w.db.QueryRowContext(w.Context(), query, args...).Scan(&n))
 	return n
 }
 
 // publish publishes n messages, each twice, and returns them.
-func (w *world) publish(config wamqp.Config, topic string, n int) []*message.Message {
-	w.t.Helper()
+func (w *world) publish(config wamqp.Config, topic string, n int) (sent []*message.Message) {
+	w.Helper()
 	config.Publish.ConfirmDelivery = true
-	p, err := wamqp.NewPublisher(config, watermill.NopLogger{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	p := require.Get(wamqp.NewPublisher(config, watermill.NopLogger{}))(w)
 	defer p.Close()
-	var sent []*message.Message
 	for i := range n {
 		m := message.NewMessage(watermill.NewUUID(), []byte(`{"items":[{"sku_id":1001,"quantity":1}]}`))
 		m.Metadata.Set("trace", fmt.Sprint(i))
-		if err := p.Publish(topic, m, m); err != nil {
-			w.t.Fatal(err)
-		}
+		require.OK(w, p.Publish(topic, m, m))
 		sent = append(sent, m)
 	}
 	return sent
@@ -118,29 +97,22 @@ func (w *world) publish(config wamqp.Config, topic string, n int) []*message.Mes
 
 // take takes n messages as Watermill's own subscriber and acks them.
 func (w *world) take(config wamqp.Config, topic string, n int) map[string]*message.Message {
-	w.t.Helper()
-	s, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.Helper()
+	s := require.Get(wamqp.NewSubscriber(config, watermill.NopLogger{}))(w)
 	defer s.Close()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
-	messages, err := s.Subscribe(ctx, topic)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	messages := require.Get(s.Subscribe(ctx, topic))(w)
 	got := map[string]*message.Message{}
 	for range n {
-		select {
-		case m := <-messages:
-			got[m.UUID] = m
-			m.Ack()
-		case <-ctx.Done():
-			w.t.Fatalf("Watermill got %d of %d messages", len(got), n)
+		m, ok := <-messages
+		if !ok {
+			w.Fatalf("Watermill got %d of %d messages", len(got), n)
 		}
+		got[m.UUID] = m
+		m.Ack()
 	}
-	poll.Until(w.t, "the last ack has arrived", func() bool { return w.broker.Unacked(topic) == 0 })
+	poll.Until(w, "the last ack has arrived", func() bool { return w.broker.Unacked(topic) == 0 })
 	return got
 }
 
