@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -160,17 +160,6 @@ func all(res sql.Result, err error, want int) error {
 	return err
 }
 
-const (
-	errDuplicate = 1062
-	errDeadlock  = 1213
-	errLockWait  = 1205
-)
-
-func isMySQL(err error, numbers ...uint16) bool {
-	e, ok := errors.AsType[*mysql.MySQLError](err)
-	return ok && slices.Contains(numbers, e.Number)
-}
-
 // transact runs do in a transaction; one that lost a deadlock is run again.
 func transact(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
@@ -182,7 +171,7 @@ func transact(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
 	} else {
 		_ = tx.Rollback() // whatever it says, the transaction is over
 	}
-	if isMySQL(err, errDeadlock, errLockWait) {
+	if mysqldb.Classify(err) == mysqldb.FaultContention {
 		return transact(ctx, db, do)
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	calls "github.com/rollbackd/rollbackd/internal/handler/http"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -39,7 +40,7 @@ func callPool(ctx context.Context, c *contest) {
 func (p pool) process(ctx context.Context, d amqp.Delivery) {
 	m := read(d.MessageId, d.RoutingKey, d.Body)
 	err := p.insert(ctx, p.db, m, processing)
-	if isMySQL(err, errDuplicate) { // the same call again, unless it is known that the service has applied it
+	if mysqldb.Duplicate(err) { // the same call again, unless it is known that the service has applied it
 		if status, _, _ := p.lookUp(ctx, m); status == success {
 			p.duplicate.Add(1)
 			return

@@ -15,6 +15,7 @@ import (
 	wmessage "github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -125,7 +126,7 @@ func (w watermillWorker) process(wm *wmessage.Message) {
 		return m.effect(ctx, tx)
 	})
 	switch {
-	case isMySQL(err, errDuplicate):
+	case mysqldb.Duplicate(err):
 		w.duplicate.Add(1)
 	case errors.Is(err, errRows):
 		w.fail(wm, err)
