@@ -189,10 +189,9 @@ bench: deps ## rollbackd beside its rivals, 40 minutes: bench/RESULTS.md; ONLY=p
 	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
 endif
 
-# Parts that stand alone: where CPU and the database's time go (profile: bench/out/profile.txt); what a message costs
-# each server at several speeds, and what more daemons bring (scaling, four minutes); the last day of a year of retention
-# beside the first one (year); what daemons bring that have little of a core each, and a rolling upgrade of them (fleet,
-# as root, with control groups of version 1).
+# Parts that stand alone: where CPU and the database's time go (profile: bench/out/*.prof); what a message costs each
+# server at several speeds (scaling); the last day of a year of retention beside the first one (year); what daemons bring
+# that have little of a core each, and a rolling upgrade of them (fleet, as root, with control groups of version 1).
 bench-%: deps
 	cd bench && $(GO) build -o bench . && ./bench $*
 

@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
@@ -24,9 +22,6 @@ var inComparisons = map[string]string{
 
 // compared is what two builds are compared in if nothing is said.
 var compared = []string{"vs_plain", "vs_classic", "vs_watermill", "failing_5", "all_failing", figure.Latency}
-
-// leastLatency is half of how long messages come evenly at least: at their speed a shorter time costs too few ticks.
-const leastLatency = 5 * time.Second
 
 // comparison is what `bench compare` was asked for.
 type comparison struct {
@@ -66,84 +61,50 @@ func compareMain(ctx context.Context, args []string, env func(string) string) {
 	c := readComparison(args)
 	s, err := readSettings(func(name string) string { return cmp.Or(env(name), inComparisons[name]) })
 	must.OK(err)
-	g := ground.Start(ctx, ground.Options{Log: os.Stdout, Builds: c.builds})
-	runners := []*run.Runner{s.runner(g, g.Builds[0], "bench_a"), s.runner(g, g.Builds[1], "bench_b")}
-	err = must.Catch(func() {
-		p := s.resumable("compare.jsonl", g.Builds, "compare", c.resume)
-		defer p.close()
-		c.print(os.Stdout, c.run(os.Stdout, p, func(side int, of figure.Subject) spent { return spend(runners[side], of) }))
+	s.with(ctx, ground.Options{Builds: c.builds}, func(runners ...*run.Runner) {
+		p := s.resumable("compare.json", runners[0].Ground.Builds, "compare", c.resume)
+		c.print(os.Stdout, c.run(os.Stdout, p, func(side int, of run.Contestant) run.Round { return runners[side].Try(of) }))
 	})
-	must.OK(errors.Join(err, runners[0].Close(), runners[1].Close(), g.Stop()))
-}
-
-// spent is what a message, or a look at a page, costs each process, in µs of CPU.
-type spent map[string]float64
-
-func (s spent) sum() (sum float64) {
-	for _, micros := range s {
-		sum += micros
-	}
-	return sum
-}
-
-func spend(r *run.Runner, of figure.Subject) spent {
-	switch of.Name {
-	case figure.Latency:
-		defer func(usual time.Duration) { r.Length = usual }(r.Length)
-		r.Length = max(r.Length, leastLatency)
-		return r.Cost(offered).Spent()
-	case figure.Pages:
-		costs, all := r.PageCosts(0), spent{}
-		for _, page := range costs {
-			all["client"] += page.Daemon * 1000 / float64(len(costs))
-			all["mysql"] += page.MySQL * 1000 / float64(len(costs))
-		}
-		return all
-	}
-	return r.Round(of.Contestant).Spent()
 }
 
 // sides are the names of the builds in the tables.
 var sides = []string{"a", "b"}
 
-// pair are two rounds, one just after the other, of the builds a and b.
-type pair [2]spent
-
-// row is what was found out of one subject.
+// row is what was found out of one subject: pairs of rounds, one just after the other, of the builds a and b.
 type row struct {
 	figure.Subject
-	pairs   []pair
+	pairs   [][2]run.Round
 	missing string // why there are no more
 }
 
 // run measures all pairs: a b, b a, a b, and so on, so that who is second is not always the same. The first rounds of
 // all count for nothing, because the servers are cold.
-func (c comparison) run(out io.Writer, p *progress, measure func(side int, of figure.Subject) spent) (rows []row) {
+func (c comparison) run(out io.Writer, p *progress, try func(side int, of run.Contestant) run.Round) (rows []row) {
 	warm := false
 	for _, subject := range c.subjects {
 		r := row{Subject: subject}
 		fmt.Fprintln(out, r.title())
 		for n := 0; n < c.pairs && r.missing == ""; n++ {
 			name := fmt.Sprintf("%s, pair %d", subject.Name, n+1)
-			var both pair
+			var both [2]run.Round
 			if !p.get(name, &both) {
-				r.missing = measured(func() {
-					for i := 0; i < len(sides) && !warm; i++ {
-						measure(i, subject)
-					}
-					warm = true
-					for i := range sides {
-						side := (i + n) % len(sides)
-						both[side] = measure(side, subject)
-					}
-					p.put(name, both)
-				})
+				for i := 0; i < len(sides) && !warm; i++ {
+					try(i, subject.Contestant)
+				}
+				warm = true
+				for i := range sides {
+					side := (i + n) % len(sides)
+					both[side] = try(side, subject.Contestant)
+				}
+				if r.missing = both[0].NotMeasured + both[1].NotMeasured; r.missing != "" {
+					break
+				}
+				p.put(name, both)
 			}
-			if r.missing == "" {
-				r.pairs = append(r.pairs, both)
-				fmt.Fprintf(out, "  %s, %s first: a %.1f µs, b %.1f µs; %s\n", name, sides[n%len(sides)], both[0].sum(),
-					both[1].sum(), c.told(r.compared()))
-			}
+			r.pairs = append(r.pairs, both)
+			all := r.compared("")
+			fmt.Fprintf(out, "  %s, %s first: ratio %.3f (%.3f to %.3f), %s\n", name, sides[n%len(sides)], all.Ratio, all.Low,
+				all.High, all.Verdict(c.allow))
 		}
 		rows = append(rows, r)
 	}
@@ -152,21 +113,21 @@ func (c comparison) run(out io.Writer, p *progress, measure func(side int, of fi
 
 func (r row) title() string { return fmt.Sprintf("`%s` (%s)", r.Name, strings.Join(r.Keys, ", ")) }
 
-func (r row) compared() figure.Comparison {
+// compared compares what a message costs one of the processes, or, without a name, all of them.
+func (r row) compared(process string) figure.Comparison {
 	var costs [2][]float64
 	for _, p := range r.pairs {
-		for i := range p {
-			costs[i] = append(costs[i], p[i].sum())
+		for side, round := range p {
+			cost := 0.0
+			for name, micros := range round.Spent() {
+				if process == "" || process == name {
+					cost += micros
+				}
+			}
+			costs[side] = append(costs[side], cost)
 		}
 	}
 	return figure.Compare(costs[0], costs[1])
-}
-
-func (c comparison) told(all figure.Comparison) string {
-	if all.Pairs < 2 {
-		return fmt.Sprintf("ratio %.3f", all.Ratio)
-	}
-	return fmt.Sprintf("ratio %.3f (%.3f to %.3f), %s", all.Ratio, all.Low, all.High, all.Verdict(c.allow))
 }
 
 func (c comparison) print(out io.Writer, rows []row) {
@@ -176,7 +137,7 @@ func (c comparison) print(out io.Writer, rows []row) {
 		"|---|---|---|---|---|---|---|---|---|---|---|")
 	var others []string
 	for _, r := range rows {
-		all := r.compared()
+		all := r.compared("")
 		verdict := all.Verdict(c.allow)
 		if r.missing != "" {
 			verdict = fmt.Sprintf("not measured, or not all: %.300s", strings.ReplaceAll(r.missing, "\n", " "))
@@ -184,20 +145,11 @@ func (c comparison) print(out io.Writer, rows []row) {
 		if !strings.HasPrefix(verdict, figure.NotBelow) {
 			others = append(others, r.Name)
 		}
-		if all.Pairs == 0 {
-			fmt.Fprintf(out, "| %s | – | – | – | – | 0 | %s | – | – | – | – |\n", r.title(), verdict)
-			continue
-		}
 		fmt.Fprintf(out, "| %s | %.1f | %.1f | **%.3f** | %.3f to %.3f | %d | %s |", r.title(), all.A, all.B, all.Ratio,
 			all.Low, all.High, all.Pairs, verdict)
 		for _, process := range run.Working {
-			var means [2]float64
-			for _, p := range r.pairs {
-				for i := range p {
-					means[i] += p[i][process] / float64(len(r.pairs))
-				}
-			}
-			fmt.Fprintf(out, " %.1f → %.1f |", means[0], means[1])
+			one := r.compared(process)
+			fmt.Fprintf(out, " %.1f → %.1f |", one.A, one.B)
 		}
 		fmt.Fprintln(out)
 	}

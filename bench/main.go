@@ -17,19 +17,9 @@ import (
 )
 
 const usage = `usage: bench [-resume]  measure everything and write the results, or go on where a run was ended
-       bench compare [-pairs 12] [-allow 3] [-resume] A B [CONTESTANT...]
-                        whether a message costs build B no more µs of CPU than build A, of all processes together
-       bench profile [CONTESTANT]    profile the daemon's CPU and the database's statements, for example of all_failing
-       bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
-       bench scaling    what a message costs each server at several speeds, and what more daemons bring
-       bench year       how fast the last day of a year of retention is beside the first one
-       bench fleet      what 1 to 8 daemons bring that may take 0.03 of a core each; as root
-       bench pages      what one look at each page costs MySQL and the daemon
-       bench rival NAME WORKERS    (what bench itself runs)
-
-BENCH_ROUND=4s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
-BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m
-BENCH_WAITING=200000  BENCH_FAILING=10000  BENCH_LETTERS=50000  BENCH_YEAR_ROWS=20000000`
+       bench compare [-pairs 12] [-allow 3] [-resume] A B [CONTESTANT...]  two builds
+       bench profile [CONTESTANT]  |  sizing  |  scaling  |  year  |  fleet  |  pages
+README.md says what each of them tells, and which variables there are: BENCH_ROUND=4s and others.`
 
 func main() {
 	if err := must.Catch(func() { command(os.Args[1:]) }); err != nil {
@@ -46,47 +36,50 @@ func command(args []string) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	args = append(args, "")
-	if args[0] == "compare" {
-		compareMain(ctx, args[1:len(args)-1], os.Getenv)
+	name, rest := "", args
+	if len(args) > 0 {
+		name, rest = args[0], args[1:]
+	}
+	if name == "compare" {
+		compareMain(ctx, rest, os.Getenv)
 		return
 	}
 	s, err := readSettings(os.Getenv)
 	must.OK(err)
-	alone := func(do func(settings, *run.Runner)) func() {
-		return func() { s.with(ctx, ground.Options{}, func(r *run.Runner) { do(s, r) }) }
+	profiled := figure.Base
+	if name == "profile" && len(rest) == 1 {
+		profiled, rest = rest[0], nil
 	}
-	contestant := figure.Base
-	if args[0] == "profile" && len(args) == 3 {
-		contestant, args = args[1], args[:2]
-	}
-	do := map[string]func(){
-		"": alone(measureAll), "-resume": alone(resume), "--resume": alone(resume), "sizing": alone(sizing),
-		"scaling": alone(scaling), "year": alone(year), "fleet": alone(fleet), "pages": alone(pages),
-		"profile": func() {
-			c := figure.Profiled(contestant)
-			s.with(ctx, ground.Options{Statements: true}, func(r *run.Runner) { r.Profile(c, "out") })
+	resume := func(s settings, r *run.Runner) { measure(s, r, true) }
+	do := map[string]func(settings, *run.Runner){
+		"": func(s settings, r *run.Runner) { measure(s, r, false) }, "-resume": resume, "--resume": resume,
+		"sizing": sizing, "scaling": scaling, "year": year, "fleet": fleet, "pages": pages,
+		"profile": func(_ settings, r *run.Runner) {
+			c := figure.Subjects([]string{profiled})[0].Contestant
+			if c.Extent == run.Whole {
+				c.Guess *= 2 // it must not end before the profile does
+			}
+			r.Profiles = "out"
+			r.Round(c)
 		},
-	}[args[0]]
-	if do == nil || len(args) > 2 {
+	}[name]
+	if do == nil || len(rest) > 0 {
 		must.OK(errors.New(usage))
 	}
-	do()
+	s.with(ctx, ground.Options{Statements: name == "profile"}, func(r ...*run.Runner) { do(s, r[0]) })
 }
 
-// with does something with a runner of the ground's first build.
-func (s settings) with(ctx context.Context, o ground.Options, do func(*run.Runner)) {
+// with does something with a runner for each of the ground's builds.
+func (s settings) with(ctx context.Context, o ground.Options, do func(...*run.Runner)) {
 	o.Log = os.Stdout
 	g := ground.Start(ctx, o)
-	r := s.runner(g, g.Builds[0], "bench")
-	err := must.Catch(func() { do(r) })
-	must.OK(errors.Join(err, r.Close(), g.Stop()))
-}
-
-// runner runs the rounds of one build.
-func (s settings) runner(g *ground.Ground, b ground.Build, schema string) *run.Runner {
-	return &run.Runner{
-		Ground: g, Build: b, Schema: schema, Length: s.Round, Warm: min(warmUp, s.Round/warmUpOfPart),
-		LogRows: s.LogRows, Waiting: s.Waiting, Failing: s.Failing, Letters: s.Letters, Out: os.Stdout,
+	var all []*run.Runner
+	for i, b := range g.Builds {
+		all = append(all, run.New(g, b, "bench_"+sides[i], s.Sizes, os.Stdout))
 	}
+	err := must.Catch(func() { do(all...) })
+	for _, r := range all {
+		err = errors.Join(err, r.Close())
+	}
+	must.OK(errors.Join(err, g.Stop()))
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,58 +8,47 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
-// progress is a file with one line for each part of a run that is done, so that a run that was ended can go on. The
-// first line says what is measured: only the same goes on.
+// progress is a file with what each part of a run has measured, so that a run that was ended can go on. It says what
+// is measured: only the same goes on.
 type progress struct {
-	file *os.File
-	done map[string]json.RawMessage
+	path string
+	What json.RawMessage
+	Done map[string]json.RawMessage
 }
 
-type progressLine struct {
-	Name  string          `json:"name"`
-	Value json.RawMessage `json:"value"`
+// resumable opens the progress of a run over these builds and whatever else tells it from others.
+func (s settings) resumable(name string, builds []ground.Build, of any, resume bool) *progress {
+	var sums []string
+	for _, b := range builds {
+		sums = append(sums, b.Sum())
+	}
+	return openProgress(filepath.Join("out", name), map[string]any{"builds": sums, "of": of, "settings": s}, resume)
 }
 
 // openProgress begins a file anew or, to resume, reads what is there.
 func openProgress(path string, what any, resume bool) *progress {
-	p := &progress{done: map[string]json.RawMessage{}}
-	text := progressText("what", what)
-	if resume {
-		before, err := os.ReadFile(path)
-		if err == nil {
-			text = p.read(before, text)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			must.OK(err)
+	p := &progress{path: path, What: must.Get(json.Marshal(what)), Done: map[string]json.RawMessage{}}
+	before, err := os.ReadFile(path)
+	if resume && !errors.Is(err, fs.ErrNotExist) {
+		must.OK(err)
+		var there progress
+		must.OK(json.Unmarshal(before, &there))
+		if string(there.What) != string(p.What) {
+			must.OK(fmt.Errorf("it is of another run: %s\nand not of %s; without -resume it is begun anew", there.What, p.What))
 		}
+		p.Done = there.Done
 	}
-	// What an end in the middle of a line has left goes.
-	must.OK(os.MkdirAll(filepath.Dir(path), 0o755))
-	must.OK(os.WriteFile(path, text, 0o644))
-	p.file = must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644))
+	p.save()
 	return p
-}
-
-// read takes all whole lines, and returns them.
-func (p *progress) read(text, head []byte) []byte {
-	text = text[:bytes.LastIndexByte(text, '\n')+1]
-	if !bytes.HasPrefix(text, head) {
-		first, _, _ := bytes.Cut(text, []byte("\n"))
-		must.OK(fmt.Errorf("it is of another run:\n%s\nand not of\n%swithout -resume it is begun anew", first, head))
-	}
-	for line := range bytes.Lines(text[len(head):]) {
-		var l progressLine
-		must.OK(json.Unmarshal(line, &l))
-		p.done[l.Name] = l.Value
-	}
-	return text
 }
 
 // get reads what a part has measured, if it is done.
 func (p *progress) get(name string, into any) bool {
-	text, ok := p.done[name]
+	text, ok := p.Done[name]
 	if ok {
 		must.OK(json.Unmarshal(text, into))
 	}
@@ -68,10 +56,14 @@ func (p *progress) get(name string, into any) bool {
 }
 
 // put notes that a part is done.
-func (p *progress) put(name string, value any) { must.Get(p.file.Write(progressText(name, value))) }
-
-func progressText(name string, value any) []byte {
-	return append(must.Get(json.Marshal(progressLine{name, must.Get(json.Marshal(value))})), '\n')
+func (p *progress) put(name string, value any) {
+	p.Done[name] = must.Get(json.Marshal(value))
+	p.save()
 }
 
-func (p *progress) close() { must.OK(p.file.Close()) }
+// save writes the file. An end in the middle leaves the one before.
+func (p *progress) save() {
+	must.OK(os.MkdirAll(filepath.Dir(p.path), 0o755))
+	must.OK(os.WriteFile(p.path+".new", must.Get(json.Marshal(p)), 0o644))
+	must.OK(os.Rename(p.path+".new", p.path))
+}

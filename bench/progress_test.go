@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,48 +13,35 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
-func open(t *testing.T, path string, what any, resume bool) *progress {
-	t.Helper()
-	p := openProgress(path, what, resume)
-	t.Cleanup(p.close)
-	return p
-}
-
 func TestARunGoesOnWhereItWasEnded(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out", "progress.jsonl")
-	var did []string
-	goesOn := func(resume bool, failing string, how error) (*measuring, error) {
-		did = nil
-		m := &measuring{progress: open(t, path, "this", resume)}
-		var steps []step
-		for _, name := range []string{"group 1", "latency", "starts"} {
-			steps = append(steps, step{name, []string{figure.StartMS}, func() figure.Results {
-				did = append(did, name)
-				if name == failing {
-					must.OK(how)
-				}
-				return figure.Results{Rounds: []run.Round{{Contestant: name, Rate: 1}}}
-			}})
+	path := filepath.Join(t.TempDir(), "out", "progress.json")
+	goesOn := func(resume bool, how string) (did []string, all figure.Results) {
+		m := &measuring{progress: openProgress(path, "this", resume), out: t.Output()}
+		m.try = func(c run.Contestant) run.Round {
+			did = append(did, c.Name)
+			round := run.Round{Contestant: c.Name}
+			if c.Name == "starts" {
+				round.NotMeasured = how
+			}
+			if round.NotMeasured == "ended" {
+				must.OK(errors.New(how))
+			}
+			return round
 		}
-		return m, must.Catch(func() { m.run(steps) })
+		_ = must.Catch(func() { m.groups([][]run.Contestant{{{Name: "a"}, {Name: "b"}}, {{Name: "starts"}}}) })
+		return did, m.rep.Results
 	}
-	ended := errors.New("ended")
-	if _, err := goesOn(false, "starts", ended); !errors.Is(err, ended) {
-		t.Fatalf("got %v", err)
-	}
-	half := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))
-	must.Get(half.WriteString(`{"name":"half a li`))
-	must.OK(half.Close())
 	// What cannot be measured does not end the run, and is tried again by the next one.
-	for _, never := range []error{fmt.Errorf("starts %w: away", run.ErrNotMeasured), nil} {
-		m, err := goesOn(true, "starts", never)
-		missing := 0
-		if never != nil {
-			missing = 1
-		}
-		if err != nil || !slices.Equal(did, []string{"starts"}) || len(m.rep.Results.Rounds) != 3-missing ||
-			m.rep.Results.NotMeasured() != missing {
-			t.Errorf("%v: it did %v, want the last only: %+v", err, did, m.rep.Results)
+	for _, c := range []struct {
+		resume       bool
+		how, did     string
+		missing, all int
+	}{
+		{false, "ended", "a b starts", 0, 2}, {true, "away", "starts", 1, 3}, {true, "", "starts", 0, 3}, {true, "", "", 0, 3},
+	} {
+		did, all := goesOn(c.resume, c.how)
+		if strings.Join(did, " ") != c.did || all.NotMeasured() != c.missing || len(all) != c.all {
+			t.Errorf("%+v: it did %v: %+v", c, did, all)
 		}
 	}
 	// Another run does not go on from this one, and one that is not to go on begins anew.
@@ -64,29 +49,31 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 		!strings.Contains(err.Error(), "another run") {
 		t.Errorf("another run: %v", err)
 	}
-	if p := open(t, path, "that", false); len(p.done) > 0 {
-		t.Errorf("a new run knows %v", p.done)
+	if p := openProgress(path, "that", false); len(p.Done) > 0 {
+		t.Errorf("a new run knows %v", p.Done)
 	}
 }
 
 func TestPairsTakeTurnsAndGoOn(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "compare.jsonl")
+	path := filepath.Join(t.TempDir(), "compare.json")
 	c := readComparison([]string{"A", "-pairs", "3", "B", "vs_plain", "latency", "--allow=5"})
 	if c.pairs != 3 || c.allow != 5 || !slices.Equal(c.builds, []string{"A", "B"}) || len(c.subjects) != 2 {
 		t.Fatalf("got %+v", c)
 	}
 	var order strings.Builder
-	measure := func(side int, of figure.Subject) spent {
+	try := func(side int, of run.Contestant) (r run.Round) {
 		order.WriteString(sides[side])
 		if of.Name == figure.Latency && side == 1 {
-			must.OK(fmt.Errorf("latency %w: away", run.ErrNotMeasured))
+			r.NotMeasured = "latency could not be measured: away"
 		}
-		return spent{"client": 10, "mysql": 30 * (1 + float64(side)/1000)}
+		r.Deliveries, r.Messages = 1, 1
+		r.CPU = run.Sample{"client": 10, "mysql": 30 * (1 + float64(side)/1000)}
+		return r
 	}
 	compare := func(c comparison, resume bool) (string, error) {
 		order.Reset()
 		var out bytes.Buffer
-		rows := c.run(&out, open(t, path, "this", resume), measure)
+		rows := c.run(&out, openProgress(path, "this", resume), try)
 		err := must.Catch(func() { c.print(&out, rows) })
 		return out.String(), err
 	}
@@ -96,7 +83,7 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| `rollbackd` (vs_plain) | 40.0 | 40.0 | **1.001** | 1.001 to 1.001 | 3 | not below | 10.0 → 10.0 | 30.0 → 30.0 |",
-		"| `latency` (latency) | – | – | – | – | 0 | not measured, or not all: latency could not be measured: away |",
+		"| 0 | not measured, or not all: latency could not be measured: away |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %s:\n%s", want, text)

@@ -22,8 +22,8 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 		{map[string]string{"BENCH_ROUND": "20s", "BENCH_ROUNDS": "5"}, true, "."},
 	} {
 		s, err := readSettings(func(name string) string { return c.env[name] })
-		if err != nil || s.complete != c.complete || s.out != c.out {
-			t.Errorf("%v: complete %v into %q (%v), want %v into %q", c.env, s.complete, s.out, err, c.complete, c.out)
+		if err != nil || s.complete != c.complete || s.to != c.out {
+			t.Errorf("%v: complete %v into %q (%v), want %v into %q", c.env, s.complete, s.to, err, c.complete, c.out)
 		}
 	}
 }

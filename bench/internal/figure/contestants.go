@@ -27,7 +27,20 @@ const (
 	guardedSQL  = "handler_sql_guarded"
 	handlerHTTP = "handler_http"
 	contended1  = "contended_one"
+
+	// Latency and Pages mean something else where builds are compared: what messages that come evenly cost, and a look.
+	Latency = "latency"
+	Pages   = "pages"
+
+	latencyFailing = "latency_failing"
+	starts         = "start"
+	relay          = "relay"
+	memory         = "memory"
+	largeBodies    = "large_bodies"
 )
+
+// Offered is how many messages a second the latency is measured at; of failEvery of them one fails, where some do.
+const Offered, failEvery = 1000, 20
 
 // How many workers the rivals have. One alone was never the fastest where messages fail.
 var workerCounts, failingWorkers, poolWorkers = []int{1, 16, 64}, []int{16, 64}, []int{16, 64, 128}
@@ -81,7 +94,7 @@ func cycle() [][]run.Contestant {
 		{
 			{Name: "duplicates", Sowing: ground.Sowing{Twice: true}, Guess: 35_000},
 			{Name: fullLog, FullLog: true, Guess: 25_000},
-			{Name: "pages", FullLog: true, Viewed: true, Guess: 25_000},
+			{Name: Pages, FullLog: true, Viewed: true, Guess: 25_000},
 			{Name: fullLog, FullLog: true, Guess: 25_000}, // pages stands between two of its kind
 			{Name: "poison", Sowing: ground.Sowing{PoisonEvery: 1000}, Guess: 25_000},
 			{Name: "hot_goods", Sowing: ground.Sowing{Goods: run.FewGoods}, Guess: 30_000},
@@ -121,18 +134,33 @@ func cycle() [][]run.Contestant {
 			many("classic_%d_sql", workerCounts, run.Contestant{Rival: rival.Classic, Sowing: statements, Guess: 2500}),
 			many("pool_%d", poolWorkers, run.Contestant{Rival: rival.Pool, Sowing: calls, Guess: 4000}),
 		),
+		{{Name: Latency, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, 0, "") }}},
+		{{Name: latencyFailing, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, failEvery, Delays) }}},
+		{{Name: starts, Special: (*run.Runner).Starts}},
+		{{Name: relay, Special: (*run.Runner).Relay}},
+	}
+}
+
+// once are those that are measured once, after the cycles.
+func once() [][]run.Contestant {
+	return [][]run.Contestant{
+		{{Name: memory, Special: (*run.Runner).Memory}},
+		{{Name: largeBodies, Special: func(r *run.Runner) run.Sample { return r.LargeBodies(r.Minute / 2) }}},
 	}
 }
 
 // Cycle is one turn of the contestants that the wanted figures need, in the groups that are compared with each other,
 // the base before each group that is compared with it. Those that only points of the curves, or remarks, are made of
 // have one turn, in the first cycle: the run is long enough. So have rivals that others of their figure have beaten in
-// the cycles before.
-func Cycle(wanted []string, before *Results) (all [][]run.Contestant) {
-	base := run.Contestant{Name: Base, Guess: 30_000}
-	needed, compared := needs(wanted, len(before.Rounds) == 0)
+// the cycles before. After the last cycle come those that are measured once.
+func Cycle(wanted []string, before Results, after bool) (all [][]run.Contestant) {
+	base, groups := run.Contestant{Name: Base, Guess: 30_000}, cycle()
+	if after {
+		groups = once()
+	}
+	needed, compared := needs(wanted, len(before) == 0)
 	needed = slices.DeleteFunc(needed, before.beaten)
-	for _, g := range cycle() {
+	for _, g := range groups {
 		some := slices.DeleteFunc(g, func(c run.Contestant) bool { return !slices.Contains(needed, c.Name) })
 		if slices.ContainsFunc(some, func(c run.Contestant) bool { return slices.Contains(compared, c.Name) }) {
 			some = slices.Insert(some, 0, base)
@@ -142,7 +170,7 @@ func Cycle(wanted []string, before *Results) (all [][]run.Contestant) {
 		}
 	}
 	based := slices.ContainsFunc(all, func(g []run.Contestant) bool { return g[0].Name == Base })
-	if !based && slices.Contains(needed, Base) {
+	if !based && !after && slices.Contains(needed, Base) {
 		all = slices.Insert(all, 0, []run.Contestant{base})
 	}
 	return all
@@ -152,7 +180,7 @@ func Cycle(wanted []string, before *Results) (all [][]run.Contestant) {
 // of, and those of them that are compared with the base.
 func needs(wanted []string, first bool) (names, compared []string) {
 	for _, d := range definitions {
-		if !slices.Contains(wanted, d.key) {
+		if !slices.Contains(wanted, d.Key) {
 			continue
 		}
 		some := d.made()
@@ -165,7 +193,7 @@ func needs(wanted []string, first bool) (names, compared []string) {
 		}
 	}
 	for _, c := range curves {
-		if first && slices.Contains(wanted, c.key) {
+		if first && slices.Contains(wanted, c.Key) {
 			names = append(names, c.names()...)
 			compared = append(compared, c.names()...)
 		}

@@ -6,36 +6,18 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
 
-// Results is what a run, or a part of it, has measured. The rounds stand in the order they were run.
-type Results struct {
-	Rounds []run.Round `json:"rounds,omitempty"`
-	// Samples are the other measurements, by the name that they have in results.json.
-	Samples map[string][]run.Sample `json:"samples,omitempty"`
-	// Missing says of figures why they could not be measured.
-	Missing map[string]string `json:"not_measured,omitempty"`
-}
-
-// Add takes what another part has measured.
-func (t *Results) Add(p Results) {
-	t.Rounds = append(t.Rounds, p.Rounds...)
-	if t.Samples == nil {
-		t.Samples, t.Missing = map[string][]run.Sample{}, map[string]string{}
-	}
-	for name, some := range p.Samples {
-		t.Samples[name] = append(t.Samples[name], some...)
-	}
-	maps.Copy(t.Missing, p.Missing)
-}
+// Results are the rounds of a run, or of a part of it, in the order they were run.
+type Results []run.Round
 
 // NotMeasured is how many rounds could not be measured.
-func (t *Results) NotMeasured() int {
-	n := len(t.Missing)
-	for _, r := range t.Rounds {
+func (t Results) NotMeasured() (n int) {
+	for _, r := range t {
 		if r.NotMeasured != "" {
 			n++
 		}
@@ -43,7 +25,8 @@ func (t *Results) NotMeasured() int {
 	return n
 }
 
-// Figure is one figure with how it came about.
+// Figure is one figure with how it came about. Most are a ratio of rounds: of's by those of another, or by those of the
+// best of some rivals.
 type Figure struct {
 	Key     string             `json:"-"`
 	What    string             `json:"what"`
@@ -58,6 +41,18 @@ type Figure struct {
 	Cause   string             `json:"cause,omitempty"` // why the goal is not reached
 	// NotMeasured, if not empty, says why there is no value.
 	NotMeasured string `json:"not_measured,omitempty"`
+
+	of      string   // a contestant; empty: the one that is named as the figure
+	by      string   // round by round, each by the last one of this contestant before it; empty: the base
+	rivals  []string // of's last round before it by each round of the best of these
+	remarks []string // contestants that stand in the table beside the rivals, and are measured in the first cycle only
+	value   func(run.Round) float64
+	// make, if not nil, makes the figure's own values, one a cycle, and its parts otherwise.
+	make func(Results) (rounds []float64, parts map[string]float64)
+	// field, if not empty, is what of the samples makes the figure's values.
+	field string
+	parts []string
+	most  map[string]float64 // bounds parts too
 }
 
 // IsReached says whether the goal is, or – if there is none.
@@ -77,98 +72,77 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// goal is a bound; the zero value is none.
-type goal struct {
-	sign  string // "≥" or "≤"
-	bound float64
-}
-
-func atLeast(x float64) goal { return goal{"≥", x} }
-func atMost(x float64) goal  { return goal{"≤", x} }
-
-func (g goal) String() string {
-	if g.sign == "" {
-		return "reported"
-	}
-	return fmt.Sprintf("%s %v", g.sign, g.bound)
-}
-
-func (g goal) reached(value float64) *bool {
-	if g.sign == "" {
+// reached says whether a goal is, such as "≥ 0.8" or "≤ 150, last minute …"; nil: there is none.
+func reached(goal string, value float64) *bool {
+	var sign string
+	var bound float64
+	if n, _ := fmt.Sscan(strings.Split(goal, ",")[0], &sign, &bound); n < 2 {
 		return nil
 	}
-	ok := g.sign == "≥" && value >= g.bound || g.sign == "≤" && value <= g.bound
+	ok := sign == "≥" && value >= bound || sign == "≤" && value <= bound
 	return &ok
 }
 
 // Figures are those of the wanted ones that there are results for, and those of which a result is missing that could
 // not be measured.
-func (t *Results) Figures(wanted []string) (all []Figure) {
-	for _, d := range definitions {
-		if !slices.Contains(wanted, d.key) {
+func (t Results) Figures(wanted []string) (all []Figure) {
+	for _, f := range definitions {
+		if !slices.Contains(wanted, f.Key) {
 			continue
 		}
-		f := Figure{
-			Key: d.key, What: d.what, Unit: cmp.Or(d.unit, "ratio"), Goal: d.goal.String() + d.second, Note: d.note,
-		}
 		var rounds []float64
-		if !slices.ContainsFunc(d.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
-			rounds, f.Parts = d.values(t)
+		if !slices.ContainsFunc(f.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
+			rounds, f.Parts = f.values(t)
 		}
 		if len(rounds) == 0 {
-			f.NotMeasured = cmp.Or(t.Missing[d.key], t.whyNot(d.made()))
+			f.Cause = ""
+			for _, r := range t {
+				if slices.Contains(f.made(), r.Contestant) {
+					f.NotMeasured = cmp.Or(r.NotMeasured, f.NotMeasured)
+				}
+			}
 			if f.NotMeasured != "" {
 				all = append(all, f)
 			}
 			continue
 		}
 		middle := Median(rounds)
-		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), d.goal.reached(middle)
+		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), reached(f.Goal, middle)
 		for name, x := range f.Parts {
-			if most, bounded := d.most[name]; bounded {
+			if most, bounded := f.most[name]; bounded {
 				*f.Reached = *f.Reached && x <= most
 			}
 			f.Parts[name] = round(x)
 		}
-		if f.Reached != nil && !*f.Reached {
-			f.Cause = d.cause
+		if f.Reached == nil || *f.Reached {
+			f.Cause = ""
 		}
 		all = append(all, f)
 	}
 	return all
 }
 
-// whyNot says why a round of these contestants is missing; it is empty where none is.
-func (t *Results) whyNot(names []string) (why string) {
-	for _, r := range t.Rounds {
-		if slices.Contains(names, r.Contestant) {
-			why = cmp.Or(r.NotMeasured, why)
-		}
-	}
-	return why
-}
-
 // values are the figure's own, one a cycle, and its parts.
-func (d definition) values(t *Results) (own []float64, parts map[string]float64) {
-	value := d.value
+func (f Figure) values(t Results) (own []float64, parts map[string]float64) {
+	value := f.value
 	if value == nil {
 		value = deliveries
 	}
 	switch {
-	case d.make != nil:
-		return d.make(t)
-	case d.samples != "":
-		return d.sampled(t.Samples[d.samples])
-	case len(d.rivals) == 0:
-		return t.ratios(d.of, d.by, value)
+	case f.make != nil:
+		return f.make(t)
+	case f.field != "":
+		return f.sampled(t.of(f.of))
+	case len(f.rivals) == 0:
+		return t.ratios(f.of, f.by, value)
 	}
 	// The best is the one with the highest median of all rounds; the parts show the others too.
-	best := slices.MaxFunc(d.rivals, func(a, b string) int { return cmp.Compare(t.rate(a), t.rate(b)) })
-	own, parts = t.ratios(best, d.of, value)
+	best := slices.MaxFunc(f.rivals, func(a, b string) int { return cmp.Compare(t.rate(a), t.rate(b)) })
+	own, parts = t.ratios(best, f.of, value)
 	for i := range own {
 		own[i] = 1 / own[i]
 	}
-	for _, name := range slices.Concat(d.rivals, d.remarks) {
+	for _, name := range slices.Concat(f.rivals, f.remarks) {
 		if len(t.of(name)) > 0 {
 			parts[name] = t.rate(name)
 		}
@@ -177,30 +151,29 @@ func (d definition) values(t *Results) (own []float64, parts map[string]float64)
 }
 
 // sampled are the values of one kind of measurement; its parts are medians, but for those whose name says more.
-func (d definition) sampled(all []run.Sample) (own []float64, parts map[string]float64) {
+func (f Figure) sampled(all []run.Round) (own []float64, parts map[string]float64) {
 	parts = map[string]float64{}
-	of := func(name string) []float64 { return pick(all, func(s run.Sample) float64 { return s[name] }) }
-	for _, name := range d.parts {
-		switch values := of(name); {
-		case len(values) == 0:
-		case name == "fastest_ms":
+	of := func(name string) []float64 { return pick(all, func(r run.Round) float64 { return r.Sample[name] }) }
+	for _, name := range f.parts {
+		switch values := of(name); name {
+		case "fastest_ms":
 			parts[name] = slices.Min(values)
-		case name == "slowest_ms":
+		case "slowest_ms":
 			parts[name] = slices.Max(values)
-		case name == "starts":
+		case "starts":
 			parts[name] = values[0] * float64(len(values))
 		default:
 			parts[name] = Median(values)
 		}
 	}
-	return of(d.field), parts
+	return of(f.field), parts
 }
 
 // ratios divides each round of a contestant by the last one of another before it.
-func (t *Results) ratios(name, other string, value func(run.Round) float64) (all []float64, parts map[string]float64) {
+func (t Results) ratios(name, other string, value func(run.Round) float64) (all []float64, parts map[string]float64) {
 	var others []float64
-	for i, r := range t.Rounds {
-		if o, ok := last(t.Rounds[:i], other); ok && r.Contestant == name && r.NotMeasured == "" {
+	for i, r := range t {
+		if o, ok := last(t[:i], other); ok && r.Contestant == name && r.NotMeasured == "" {
 			all = append(all, value(r)/value(o))
 			others = append(others, value(o))
 		}
@@ -210,10 +183,10 @@ func (t *Results) ratios(name, other string, value func(run.Round) float64) (all
 
 // besideBoth divides each round with somebody at the pages by the mean of the rounds without before and after it: what
 // differs between two rounds of the same is more than what such a figure is about.
-func besideBoth(t *Results) (all []float64, parts map[string]float64) {
-	for i, r := range t.Rounds {
-		before, ok1 := last(t.Rounds[:i], fullLog)
-		rest := slices.Clone(t.Rounds[i:])
+func besideBoth(t Results) (all []float64, parts map[string]float64) {
+	for i, r := range t {
+		before, ok1 := last(t[:i], fullLog)
+		rest := slices.Clone(t[i:])
 		slices.Reverse(rest)
 		after, ok2 := last(rest, fullLog)
 		if r.Contestant == "pages" && r.NotMeasured == "" && ok1 && ok2 {
@@ -224,16 +197,16 @@ func besideBoth(t *Results) (all []float64, parts map[string]float64) {
 }
 
 // beaten says that another rival of the same figure was so much faster that this one will not be the best.
-func (t *Results) beaten(name string) bool {
+func (t Results) beaten(name string) bool {
 	const clearly = 0.9
-	return slices.ContainsFunc(definitions, func(d definition) bool {
-		return slices.Contains(d.rivals, name) && len(t.of(name)) > 0 &&
-			t.rate(name) < clearly*slices.Max(pick(d.rivals, t.rate))
+	return slices.ContainsFunc(definitions, func(f Figure) bool {
+		return slices.Contains(f.rivals, name) && len(t.of(name)) > 0 &&
+			t.rate(name) < clearly*slices.Max(pick(f.rivals, t.rate))
 	})
 }
 
 // slowestPages are the slowest answers of each round; the parts are the pages.
-func slowestPages(t *Results) (slowest []float64, parts map[string]float64) {
+func slowestPages(t Results) (slowest []float64, parts map[string]float64) {
 	parts = map[string]float64{}
 	for _, r := range t.of("pages") {
 		for name, ms := range r.Pages {
@@ -249,12 +222,12 @@ func slowestPages(t *Results) (slowest []float64, parts map[string]float64) {
 // Processes are those whose CPU is accounted for.
 var Processes = append(slices.Clip(run.Working), "bench")
 
-func cpuOfBase(t *Results) ([]float64, map[string]float64) {
+func cpuOfBase(t Results) ([]float64, map[string]float64) {
 	return pick(t.of(Base), func(r run.Round) float64 { return r.CPU["client"] }), t.cpu(Base)
 }
 
 // cpu is what a delivery of a contestant cost each process.
-func (t *Results) cpu(name string) map[string]float64 {
+func (t Results) cpu(name string) map[string]float64 {
 	parts := map[string]float64{}
 	for _, process := range Processes {
 		parts[process] = round(Median(pick(t.of(name), func(r run.Round) float64 { return r.CPU[process] })))
@@ -263,8 +236,8 @@ func (t *Results) cpu(name string) map[string]float64 {
 }
 
 // of are the rounds of one contestant that could be measured.
-func (t *Results) of(name string) (rounds []run.Round) {
-	for _, r := range t.Rounds {
+func (t Results) of(name string) (rounds []run.Round) {
+	for _, r := range t {
 		if r.Contestant == name && r.NotMeasured == "" {
 			rounds = append(rounds, r)
 		}
@@ -273,7 +246,7 @@ func (t *Results) of(name string) (rounds []run.Round) {
 }
 
 // rate is the median of a contestant's deliveries/s.
-func (t *Results) rate(name string) float64 { return Median(pick(t.of(name), deliveries)) }
+func (t Results) rate(name string) float64 { return Median(pick(t.of(name), deliveries)) }
 
 // last is a contestant's last round of these, if it could be measured.
 func last(rounds []run.Round, name string) (r run.Round, ok bool) {
@@ -285,39 +258,41 @@ func last(rounds []run.Round, name string) (r run.Round, ok bool) {
 	return r, false
 }
 
-// Curve is throughput over a setting.
+// Curve is throughput, in messages a second, over a setting; the base is the point at the default.
 type Curve struct {
 	Key     string  `json:"-"`
 	Title   string  `json:"title"`
 	XLabel  string  `json:"x"`
-	YLabel  string  `json:"y"`
 	Default int     `json:"default"`
 	Points  []Point `json:"points"`
+
+	format string // of the contestants' names
+	values []int
+	guess  float64 // deliveries a second for each of the setting
 }
 
-// Point is one setting's rounds.
+// Point is what was done with one setting.
 type Point struct {
-	X      int       `json:"x"`
-	Median float64   `json:"median"`
-	Spread Spread    `json:"spread"`
-	Rounds []float64 `json:"rounds"`
+	X int `json:"x"`
+	Contestant
 }
 
 // Best is the setting with the highest median.
 func (c Curve) Best() Point {
-	return slices.MaxFunc(c.Points, func(a, b Point) int { return cmp.Compare(a.Median, b.Median) })
+	return slices.MaxFunc(c.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 }
 
 // Curves are those of the wanted ones that have all their points.
-func (t *Results) Curves(wanted []string) (all []Curve) {
-	for _, d := range curves {
-		c := Curve{Key: d.key, Title: d.title, XLabel: "ROLLBACKD_" + d.setting, YLabel: "messages/s", Default: d.def}
-		for i, name := range d.names() {
-			if rates := pick(t.of(name), deliveries); len(rates) > 0 {
-				c.Points = append(c.Points, Point{d.points[i], round(Median(rates)), spread(rates), rounded(rates)})
+func (t Results) Curves(wanted []string) (all []Curve) {
+	for _, c := range curves {
+		for i, name := range c.names() {
+			for _, one := range t.Contestants() {
+				if one.Name == name {
+					c.Points = append(c.Points, Point{c.values[i], one})
+				}
 			}
 		}
-		if slices.Contains(wanted, d.key) && len(c.Points) == len(d.points) {
+		if slices.Contains(wanted, c.Key) && len(c.Points) == len(c.values) {
 			all = append(all, c)
 		}
 	}
@@ -336,11 +311,11 @@ type Contestant struct {
 }
 
 // Contestants are all, in the order of their first round.
-func (t *Results) Contestants() (all []Contestant) {
-	for _, r := range t.Rounds {
+func (t Results) Contestants() (all []Contestant) {
+	for _, r := range t {
 		rounds := t.of(r.Contestant)
 		known := slices.ContainsFunc(all, func(c Contestant) bool { return c.Name == r.Contestant })
-		if known || len(rounds) == 0 {
+		if known || len(rounds) == 0 || rounds[0].CPU == nil {
 			continue
 		}
 		rates := pick(rounds, deliveries)
@@ -355,10 +330,10 @@ func (t *Results) Contestants() (all []Contestant) {
 
 // quiet is how many of these rounds were on a quiet machine: fixed work took no more than 1.2 times as long before and
 // after them as it did around the best quarter of the run's rounds. The best one alone may be an accident.
-func (t *Results) quiet(rounds []run.Round) (n int) {
+func (t Results) quiet(rounds []run.Round) (n int) {
 	const most = 1.2
 	all := map[string][]float64{}
-	for _, r := range t.Rounds {
+	for _, r := range t {
 		for name, took := range r.Fixed {
 			all[name] = append(all[name], took)
 		}
@@ -400,15 +375,11 @@ func spread(values []float64) Spread {
 
 // round keeps four digits, which is more than a round tells.
 func round(x float64) float64 {
-	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
+	if math.IsInf(x, 0) || math.IsNaN(x) {
 		return 0
 	}
-	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-3)
-	if unit >= 1 {
-		return math.Round(x/unit) * unit
-	}
-	per := math.Round(1 / unit) // a division by a power of ten prints short
-	return math.Round(x*per) / per
+	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64) // what was formatted can be parsed
+	return x
 }
 
 func rounded(values []float64) []float64 { return pick(values, round) }

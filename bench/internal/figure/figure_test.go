@@ -1,142 +1,116 @@
 package figure
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
-	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
-// turns are rounds at these rates, in order.
-func turns(rates ...any) *Results {
-	t := &Results{}
+// turns are rounds at these rates, in order; a text says why one could not be measured.
+func turns(rates ...any) (t Results) {
 	for i := 0; i < len(rates); i += 2 {
-		rate := float64(rates[i+1].(int))
-		t.Rounds = append(t.Rounds, run.Round{
-			Contestant: rates[i].(string), Rate: rate, Applied: rate, CPU: map[string]float64{"client": 1e6 / rate},
-		})
+		r := run.Round{Contestant: rates[i].(string)}
+		switch rate := rates[i+1].(type) {
+		case string:
+			r.NotMeasured = rate
+		case run.Sample:
+			r.Sample = rate
+		case int:
+			r.Rate, r.Applied, r.CPU = float64(rate), float64(rate), run.Sample{"client": 1e6 / float64(rate)}
+		}
+		t = append(t, r)
 	}
 	return t
 }
 
 func cycleOf(wanted []string, before ...any) []run.Contestant {
-	return slices.Concat(Cycle(wanted, turns(before...))...)
+	return slices.Concat(Cycle(wanted, turns(before...), false)...)
 }
 
-func only(t *testing.T, key string, figures []Figure) Figure {
-	t.Helper()
-	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Key == key })
-	if i < 0 || len(figures) != 1 {
-		t.Fatalf("got %d figures, want %s alone", len(figures), key)
+func names(all []run.Contestant) (names []string) {
+	for _, c := range all {
+		names = append(names, c.Name)
 	}
-	return figures[i]
+	return names
 }
 
-func TestEachRoundIsComparedWithTheBaseJustBefore(t *testing.T) {
-	all := turns(Base, 100, "hot_goods", 90, Base, 50, "hot_goods", 40, Base, 200, "hot_goods", 100)
-	f := only(t, "hot_goods", all.Figures([]string{"hot_goods"}))
-	if !slices.Equal(f.Rounds, []float64{0.9, 0.8, 0.5}) || f.Value != 0.8 || f.Spread != (Spread{0.5, 0.9}) {
-		t.Errorf("got %+v", f)
-	}
-	if f.Reached == nil || !*f.Reached {
-		t.Errorf("0.8 reaches %s", f.Goal)
-	}
-	if f.Parts[Base] != 100 || f.Parts["hot_goods"] != 90 {
-		t.Errorf("parts are %v, want the medians", f.Parts)
-	}
-}
-
-func TestPagesAreComparedWithTheRoundsBeforeAndAfter(t *testing.T) {
-	all := turns(fullLog, 100, "pages", 90, fullLog, 80, fullLog, 200, "pages", 150, fullLog, 100, "pages", 7)
-	f := only(t, "pages", all.Figures([]string{"pages"}))
-	if !slices.Equal(f.Rounds, []float64{1, 1}) {
-		t.Errorf("got %+v, want what drifts to weigh on neither side, and no figure of a round without a next one", f)
-	}
-}
-
-func TestRivalIsTheBestOfItsSettingsByTheMedian(t *testing.T) {
-	all := turns(Base, 1000, "classic_1", 10, "classic_16", 50, "classic_64", 40, Base, 1000, "classic_1", 10,
-		"classic_16", 50, "classic_64", 45,
-		Base, 1000, "classic_1", 10, "classic_16", 20, "classic_64", 90)
-	f := only(t, "vs_classic", all.Figures([]string{"vs_classic"}))
-	if !slices.Equal(f.Rounds, []float64{20, 20, 50}) || f.Value != 20 {
-		t.Errorf("got %+v, want the rounds of classic_16, whose median is the highest", f)
-	}
-	if f.Parts["classic_1"] != 10 || f.Parts["classic_64"] != 45 {
-		t.Errorf("parts are %v, want those that were not the best too", f.Parts)
-	}
-}
-
-func TestARoundIsQuietIfFixedWorkTookNoLongerThanAroundTheBestQuarter(t *testing.T) {
-	all := turns(Base, 100, Base, 90, Base, 80, Base, 80, Base, 80, "hot_goods", 50)
-	all.Rounds[0].Fixed = run.Fixed{"cpu": 11, "fsync": 5}
-	all.Rounds[1].Fixed = run.Fixed{"cpu": 10, "fsync": 7} // the disk was slow
-	all.Rounds[2].Fixed = run.Fixed{"cpu": 11.9, "fsync": 6}
-	all.Rounds[3].Fixed = run.Fixed{"cpu": 5, "fsync": 5} // an accident
-	all.Rounds[4].Fixed = run.Fixed{"cpu": 13, "fsync": 5}
-	for i, want := range []int{3, 0} { // nobody knows of a round without it
-		if c := all.Contestants()[i]; c.Quiet != want {
-			t.Errorf("%s has %d quiet rounds of %d, want %d", c.Name, c.Quiet, len(c.Rounds), want)
+// Each round is compared with that of the other side just before it, the pages with those before and after; a rival is
+// the best of its settings by the median. Goals are reached or missed by a little.
+func TestFiguresAreMadeOfRounds(t *testing.T) {
+	classic := []any{Base, 1000, "classic_1", 10, "classic_16", 50, "classic_64", 40, Base, 1000, "classic_1", 10,
+		"classic_16", 50, "classic_64", 45, Base, 1000, "classic_1", 10, "classic_16", 20, "classic_64", 90}
+	failures := turns(
+		Base, 1000, "replay", 300, "all_failing", 160, "classic_16_failing", 60, "classic_64_failing", 80,
+		"watermill_16_failing", 90, "watermill_64_failing", 95,
+		"failing_0", 900, "failing_1", 720, "failing_5", 495, "mysql_1ms_failing_5", 396, "failing_20", 270,
+		Base, 500, "mysql_1ms", 400, "contended_one", 600, "contended", 480,
+	)
+	for i := range failures { // attempts are counted in one way, good messages in another
+		switch r := &failures[i]; r.Contestant {
+		case "failing_1", "failing_5", "failing_20", "mysql_1ms_failing_5":
+			r.Rate *= 3
+		case "all_failing":
+			r.Applied = 0
 		}
 	}
-}
-
-func TestFigureWithoutItsRoundsIsLeftOut(t *testing.T) {
-	if got := turns(Base, 100, "classic_1", 10).Figures([]string{"vs_classic", "poison"}); len(got) > 0 {
-		t.Errorf("got %+v", got)
+	sample := func(name string, samples ...run.Sample) (t Results) {
+		for _, s := range samples {
+			t = append(t, turns(name, s)...)
+		}
+		return t
 	}
-}
-
-func TestWhatCouldNotBeMeasuredIsAFigureThatSaysSo(t *testing.T) {
-	const why = "classic_16 could not be measured"
-	missing := run.Round{Contestant: "hot_goods", NotMeasured: why}
-	all := turns(Base, 100)
-	all.Rounds = append(all.Rounds, missing)
-	f := only(t, "hot_goods", all.Figures([]string{"hot_goods", "poison"}))
-	if f.NotMeasured != why || f.Value != 0 || f.Reached != nil || f.Goal != "≥ 0.8" || f.What == "" {
-		t.Errorf("got %+v", f)
-	}
-	if c := all.Contestants(); len(c) != 1 || c[0].Name != Base {
-		t.Errorf("the contestants are %+v, want those that were measured", c)
-	}
-	// In one cycle only: the others make the figure. And no round is compared with one of an earlier cycle.
-	all.Rounds = append(all.Rounds, turns(Base, 100, "hot_goods", 90).Rounds...)
-	all.Rounds = append(all.Rounds, run.Round{Contestant: Base, NotMeasured: why})
-	all.Rounds = append(all.Rounds, turns("hot_goods", 50).Rounds...)
-	f = only(t, "hot_goods", all.Figures([]string{"hot_goods"}))
-	if f.NotMeasured != "" || !slices.Equal(f.Rounds, []float64{0.9}) {
-		t.Errorf("got %+v, want the one round that has its base", f)
-	}
-}
-
-// Figures that are no ratios, a little at their goals and a little beyond.
-func TestTheOtherFiguresHaveTheirGoals(t *testing.T) {
+	type parts = map[string]float64
 	for _, c := range []struct {
-		key, samples string
-		all          []run.Sample
-		value        float64
-		reached      bool
-		parts        map[string]float64
+		key    string
+		rounds Results
+		want   string // value, rounds, and whether the goal is reached
+		parts  parts
 	}{
-		{RSS, MemoryRounds, []run.Sample{{"max_mib": 150, "last_by_second": 1.1}}, 150, true, nil},
-		{RSS, MemoryRounds, []run.Sample{{"max_mib": 151, "last_by_second": 1}}, 151, false, nil},
-		{RSS, MemoryRounds, []run.Sample{{"max_mib": 120, "last_by_second": 1.11}}, 120, false, nil},
-		{LargeRSS, LargeRounds, []run.Sample{{"at_block_mib": 120, "max_mib": 200}}, 200, true,
-			map[string]float64{"at_block_mib": 120}},
-		{LargeRSS, LargeRounds, []run.Sample{{"max_mib": 201}}, 201, false, nil},
-		{LatencyFailing, FailingRounds, []run.Sample{{"p50_ms": 4, "p99_ms": 1}, {"p50_ms": 5, "p99_ms": 30},
-			{"p50_ms": 6, "p99_ms": 90}}, 30, true, map[string]float64{"p50_ms": 5}},
-		{LatencyP50, LatencyRounds, []run.Sample{{"p50_ms": 6.1, "max_ms": 8}}, 6.1, false, map[string]float64{"max_ms": 8}},
-		{StartMS, StartRounds, []run.Sample{{"ms": 300, "slowest_ms": 400, "starts": 5}, {"ms": 200, "slowest_ms": 900},
-			{"ms": 310}}, 300, true, map[string]float64{"slowest_ms": 900, "starts": 15, "fastest_ms": 0}},
-		{StartMS, StartRounds, []run.Sample{{"ms": 301}}, 301, false, nil},
+		{"hot_goods", turns(Base, 100, "hot_goods", 90, Base, 50, "hot_goods", 40, Base, 200, "hot_goods", 100),
+			"0.8 [0.9 0.8 0.5] yes", parts{Base: 100, "hot_goods": 90}},
+		{"pages", turns(fullLog, 100, "pages", 90, fullLog, 80, fullLog, 200, "pages", 150, fullLog, 100, "pages", 7),
+			"1 [1 1] yes", nil},
+		{"vs_classic", turns(classic...), "20 [20 20 50] yes", parts{"classic_1": 10, "classic_64": 45}},
+		{"failing_1", failures, "0.8 [0.8] yes", nil},
+		{"failing_5", failures, "0.55 [0.55] yes", nil},
+		{"failing_20", failures, "0.3 [0.3] yes", nil},
+		{"all_failing", failures, "0.16 [0.16] yes", nil},
+		{"classic_failing", failures, "2 [2] yes", parts{"watermill_64_failing": 95, "classic_16_failing": 60}},
+		{"replay", failures, "0.3 [0.3] yes", nil},
+		{"replay", turns(Base, 1000, "replay", 290),
+			"0.29 [0.29] **no**: a letter is published, confirmed and consumed once more, and its row changes twice more", nil},
+		{"contended", failures, "0.8 [0.8] yes", nil},
+		{"mysql_1ms", failures, "0.8 [0.8] yes", nil},
+		{"mysql_1ms_failing_5", failures, "0.8 [0.8] yes", nil},
+		{RSS, sample(memory, run.Sample{"max_mib": 150, "last_by_second": 1.1}), "150 [150] yes", nil},
+		{RSS, sample(memory, run.Sample{"max_mib": 151, "last_by_second": 1}), "151 [151] **no**", nil},
+		{RSS, sample(memory, run.Sample{"max_mib": 120, "last_by_second": 1.11}), "120 [120] **no**", nil},
+		{LargeRSS, sample(largeBodies, run.Sample{"at_block_mib": 120, "max_mib": 200}), "200 [200] yes",
+			parts{"at_block_mib": 120}},
+		{LatencyFailing, sample(latencyFailing, run.Sample{"p50_ms": 4, "p99_ms": 1}, run.Sample{"p50_ms": 5, "p99_ms": 30},
+			run.Sample{"p50_ms": 6, "p99_ms": 90}), "30 [1 30 90] yes", parts{"p50_ms": 5}},
+		{LatencyP50, sample(Latency, run.Sample{"p50_ms": 6.1, "max_ms": 8}), "6.1 [6.1] **no**: " + oneByOne,
+			parts{"max_ms": 8}},
+		{StartMS, sample(starts, run.Sample{"ms": 300, "slowest_ms": 400, "starts": 5}, run.Sample{"ms": 200,
+			"slowest_ms": 900}, run.Sample{"ms": 310}), "300 [300 200 310] yes",
+			parts{"slowest_ms": 900, "starts": 15, "fastest_ms": 0}},
+		// What could not be measured says so; in one cycle only, the others make the figure. No round is compared with one
+		// of an earlier cycle.
+		{"hot_goods", turns(Base, 100, "hot_goods", "away"), "0 [] –away", nil},
+		{"hot_goods", turns(Base, 100, "hot_goods", "away", Base, 100, "hot_goods", 90, Base, "away", "hot_goods", 50),
+			"0.9 [0.9] yes", nil},
 	} {
-		results := Results{Samples: map[string][]run.Sample{c.samples: c.all}}
-		f := only(t, c.key, results.Figures([]string{c.key}))
-		if f.Value != c.value || *f.Reached != c.reached {
-			t.Errorf("%s: got %+v, want %v, reached %v", c.key, f, c.value, c.reached)
+		all := c.rounds.Figures([]string{c.key})
+		if len(all) != 1 || all[0].Key != c.key {
+			t.Errorf("got %+v, want %s alone", all, c.key)
+			continue
+		}
+		f := all[0]
+		if got := fmt.Sprint(f.Value, f.Rounds, " ", f.IsReached(), f.NotMeasured); got != c.want {
+			t.Errorf("%s is %s, want %s", c.key, got, c.want)
 		}
 		for name, want := range c.parts {
 			if f.Parts[name] != want {
@@ -144,130 +118,79 @@ func TestTheOtherFiguresHaveTheirGoals(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestFiguresOfFailuresAreMadeOfTheirOwnRounds(t *testing.T) {
-	all := turns(
-		Base, 1000, "replay", 300, "all_failing", 160, "classic_16_failing", 60, "classic_64_failing", 80,
-		"watermill_16_failing", 90, "watermill_64_failing", 95,
-		"failing_0", 900, "failing_1", 720, "failing_5", 495, "mysql_1ms_failing_5", 396, "failing_20", 270,
-		Base, 500, "mysql_1ms", 400, "contended_one", 600, "contended", 480,
-	)
-	// Attempts are counted in one way, good messages in another.
-	for i := range all.Rounds {
-		switch name := all.Rounds[i].Contestant; name {
-		case "failing_1", "failing_5", "failing_20", "mysql_1ms_failing_5":
-			all.Rounds[i].Rate *= 3
-		case "all_failing":
-			all.Rounds[i].Applied = 0
-		}
-	}
-	for key, want := range map[string]float64{
-		"failing_1": 0.8, "failing_5": 0.55, "failing_20": 0.3, "all_failing": 0.16, "classic_failing": 2, "replay": 0.3,
-		"contended": 0.8, "mysql_1ms": 0.8, "mysql_1ms_failing_5": 0.8,
-	} {
-		f := only(t, key, all.Figures([]string{key}))
-		if f.Value != want || f.Reached == nil || !*f.Reached {
-			t.Errorf("%s is %v (%s, reached: %v), want %v", key, f.Value, f.Goal, f.Reached, want)
-		}
-		if key == "classic_failing" && (f.Parts["watermill_64_failing"] != 95 || f.Parts["classic_16_failing"] != 60) {
-			t.Errorf("%s: the parts are %v, want Watermill's too, and the slower workers'", key, f.Parts)
-		}
+	if got := turns(Base, 100, "classic_1", 10).Figures([]string{"vs_classic", "poison"}); len(got) > 0 {
+		t.Errorf("without rounds there is %+v", got)
 	}
 }
 
-func TestAGoalThatIsNotReachedHasItsCause(t *testing.T) {
-	for speed, want := range map[int]string{290: "**no**: a letter is published", 300: "yes"} {
-		rounds := turns(Base, 1000, "replay", speed)
-		if f := only(t, "replay", rounds.Figures([]string{"replay"})); !strings.HasPrefix(f.IsReached(), want) {
-			t.Errorf("replay of %v letters/s by 1,000 messages/s: %s, want %s", speed, f.IsReached(), want)
+func TestARoundIsQuietIfFixedWorkTookNoLongerThanAroundTheBestQuarter(t *testing.T) {
+	all := turns(Base, 100, Base, 90, Base, 80, Base, 80, Base, 80, "hot_goods", 50, "poison", "away")
+	all[0].Fixed = run.Fixed{"cpu": 11, "fsync": 5}
+	all[1].Fixed = run.Fixed{"cpu": 10, "fsync": 7} // the disk was slow
+	all[2].Fixed = run.Fixed{"cpu": 11.9, "fsync": 6}
+	all[3].Fixed = run.Fixed{"cpu": 5, "fsync": 5} // an accident
+	all[4].Fixed = run.Fixed{"cpu": 13, "fsync": 5}
+	contestants := all.Contestants()
+	for i, want := range []int{3, 0} { // nobody knows of a round without it
+		if c := contestants[i]; c.Quiet != want {
+			t.Errorf("%s has %d quiet rounds of %d, want %d", c.Name, c.Quiet, len(c.Rounds), want)
 		}
+	}
+	if len(contestants) != 2 {
+		t.Errorf("the contestants are %+v, want those that were measured", contestants)
 	}
 }
 
 // Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
 func TestWhoIsComparedOverFailuresHasTheSameRules(t *testing.T) {
 	for _, c := range cycleOf([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}) {
-		if c.Name == Base {
-			continue
-		}
-		if c.Sowing.Delays != Delays || c.Extent != run.ToTheEnd ||
-			c.Rival == "" && !slices.Contains(c.Settings, noBrake[0]) {
+		if c.Name != Base && (c.Sowing.Delays != Delays || c.Extent != run.ToTheEnd ||
+			c.Rival == "" && !slices.Contains(c.Settings, noBrake[0])) {
 			t.Errorf("%s works by other rules: %+v", c.Name, c)
 		}
 	}
 }
 
-func TestTheBaseHasNoTurnWhereNobodyIsComparedWithIt(t *testing.T) {
-	for _, c := range []struct {
-		wanted []string
-		want   []string
-	}{
-		{[]string{"failing_5"}, []string{"failing_0", "failing_5"}},
-		{[]string{"mysql_1ms_failing_5"}, []string{"failing_5", "mysql_1ms_failing_5"}},
-		{[]string{"contended"}, []string{"contended_one", "contended"}},
-		{[]string{"contended", "mysql_1ms"}, []string{Base, "mysql_1ms", "contended_one", "contended"}},
-		{[]string{"all_failing"}, []string{Base, "all_failing"}},
-		{[]string{"cpu_us_per_message", "failing_1"}, []string{Base, "failing_0", "failing_1"}},
-		{[]string{"classic_failing"}, []string{"all_failing", "classic_16_failing", "classic_64_failing",
-			"watermill_16_failing", "watermill_64_failing"}},
+// The base has no turn where nobody is compared with it.
+func TestACycleHasWhomTheWantedFiguresNeed(t *testing.T) {
+	for wanted, want := range map[string]string{
+		"failing_5":                    "failing_0 failing_5",
+		"mysql_1ms_failing_5":          "failing_5 mysql_1ms_failing_5",
+		"contended":                    "contended_one contended",
+		"contended mysql_1ms":          "rollbackd mysql_1ms contended_one contended",
+		"all_failing":                  "rollbackd all_failing",
+		"cpu_us_per_message failing_1": "rollbackd failing_0 failing_1",
+		"classic_failing":              "all_failing classic_16_failing classic_64_failing watermill_16_failing watermill_64_failing",
+		"latency_p50_ms latency_p99_ms latency_failing_5_p99_ms start_ms rss_mib": "latency latency_failing start",
 	} {
-		var got []string
-		for _, contestant := range cycleOf(c.wanted) {
-			got = append(got, contestant.Name)
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%v: the cycle is %v, want %v", c.wanted, got, c.want)
+		if got := strings.Join(names(cycleOf(strings.Fields(wanted))), " "); got != want {
+			t.Errorf("%s: the cycle is %s, want %s", wanted, got, want)
 		}
 	}
-}
-
-func TestOnlyADaemonAloneCanBeProfiled(t *testing.T) {
-	for name, want := range map[string]bool{
-		Base: true, "all_failing": true, "failing_5": true, "batch_10": true, "replay": false, "classic_16": false,
-		"two_daemons": false, "mysql_1ms": false, "nobody": false,
-	} {
-		if err := must.Catch(func() { Profiled(name) }); (err == nil) != want {
-			t.Errorf("%s: %v; want one: %v", name, err, want)
+	all := names(slices.Concat(append(Cycle(Names(), nil, false), Cycle(Names(), nil, true)...)...))
+	for _, d := range definitions {
+		for _, name := range append(d.made(), d.remarks...) {
+			if !slices.Contains(all, name) {
+				t.Errorf("%s needs %s, who has no turn", d.Key, name)
+			}
 		}
 	}
-}
-
-func TestEveryFigureHasItsContestants(t *testing.T) {
-	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison",
-		"hot_goods", "redis_off", "lock_redlock", "lock_zookeeper", "lock_mysql",
-		"two_daemons", "all_failing", "replay", "mysql_1ms"} {
-		c := cycleOf([]string{key})
-		if len(c) < 2 || c[0].Name != Base {
-			t.Errorf("%s: the cycle is %+v, want the base and somebody else", key, c)
-		}
+	turn := map[string]int{}
+	for _, name := range all {
+		turn[name]++
 	}
-	for _, key := range []string{LatencyP50, LatencyP99, LatencyFailing, StartMS, RSS, LargeRSS} {
-		if !slices.Contains(Names(), key) || len(cycleOf([]string{key})) > 0 {
-			t.Errorf("%s must be a figure without rounds of the cycle", key)
-		}
-	}
-	names := map[string]int{}
-	for _, c := range cycleOf(Names()) {
-		names[c.Name]++
-	}
-	for name, n := range names {
-		if want := map[string]int{fullLog: 2}[name]; n != max(1, want) && name != Base {
+	for name, n := range turn {
+		if want := map[string]int{fullLog: 2, Base: n}[name]; n != max(1, want) {
 			t.Errorf("%s has %d turns in a cycle", name, n)
 		}
 	}
-	later := cycleOf(Names(), "classic_1", 10, "classic_16", 89, "classic_64", 100, "pool_64", 91, "pool_128", 100)
-	for _, c := range later {
-		names[c.Name] = 0
-	}
-	for _, name := range []string{"batch_1", "batch_2000", "lanes_8", "plain_multiple", "classic_16"} {
-		if names[name] != 1 {
-			t.Errorf("%s has a turn in each cycle, want the first only", name)
-		}
-	}
-	for _, name := range []string{"classic_64", "pool_64", "pool_128", "watermill_16"} {
-		if names[name] != 0 {
-			t.Errorf("%s has no turn in later cycles, but may be the best", name)
+	later := names(cycleOf(Names(), "classic_1", 10, "classic_16", 89, "classic_64", 100, "pool_64", 91, "pool_128", 100))
+	for name, want := range map[string]bool{
+		"batch_1": false, "batch_2000": false, "lanes_8": false, "plain_multiple": false, "classic_16": false,
+		"classic_64": true, "pool_64": true, "pool_128": true, "watermill_16": true, // who may still be the best
+	} {
+		if slices.Contains(later, name) != want {
+			t.Errorf("%s has a turn in later cycles: %v, want %v", name, !want, want)
 		}
 	}
 }
@@ -277,8 +200,7 @@ func TestCurvesNeedAllTheirPoints(t *testing.T) {
 	if got := all.Curves([]string{Lanes}); len(got) > 0 {
 		t.Errorf("got a curve of %d points", len(got[0].Points))
 	}
-	all.Rounds = append(all.Rounds, turns("lanes_8", 300).Rounds...)
-	got := all.Curves([]string{Lanes})
+	got := append(all, turns("lanes_8", 300)...).Curves([]string{Lanes})
 	if len(got) != 1 || len(got[0].Points) != 4 || got[0].Best().X != 4 {
 		t.Errorf("got %+v, want four points and the best at 4, the base", got)
 	}

@@ -34,18 +34,6 @@ func TestPairsMakeARatioWithItsInterval(t *testing.T) {
 	}
 }
 
-func TestStudentsPointsFallAndNeverGoBelowTheNormalOne(t *testing.T) {
-	for n, want := range map[int]float64{1: 12.706, 7: 2.365, 30: 2.042, 1000: 2.042} {
-		if got := student(n); got != want {
-			t.Errorf("%d degrees of freedom: %v, want %v", n, got, want)
-		}
-	}
-	falling := slices.IsSortedFunc(students, func(a, b float64) int { return int(math.Copysign(1, b-a)) })
-	if !falling || len(students) != 30 {
-		t.Error("the table does not fall")
-	}
-}
-
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
 		ratio, low, high float64
@@ -80,7 +68,7 @@ func TestAFigureIsComparedByItsProductsSide(t *testing.T) {
 			continue
 		}
 		c := all[0].Contestant
-		if want == Latency || want == Pages {
+		if want == Latency && c.Extent == run.Evenly || want == Pages && len(c.Pages) == 14 {
 			continue
 		}
 		if c.Name != want || c.Rival != "" || c.Extent != run.Whole && c.Extent != run.Replayed ||

@@ -43,7 +43,7 @@ func (f *Field) handlerSettings() []string {
 // or a service that knows nothing yet.
 func (f *Field) seedHandler() {
 	if f.sown.Handler == config.HandlerHTTP {
-		f.ground.service.forget(cmp.Or(f.sown.AnswerAfter, answerAfter))
+		f.ground.service.forget()
 		return
 	}
 	if f.sown.Orders > numbersThereAre {
@@ -95,7 +95,7 @@ func (f *Field) checkHandler() {
 // effects say of each order whether its effect is there, and what each of the goods has got back.
 func (f *Field) effects() (has func(n int64, key string) bool, amounts map[int64]int64) {
 	if f.sown.Handler == config.HandlerHTTP {
-		known, amounts := f.ground.service.seen()
+		known, amounts := f.ground.service.forget()
 		return func(_ int64, key string) bool {
 			return known[http.KeyOf(dedup.Identity{Group: Group, Tag: RoutingKey, Key: key})]
 		}, amounts

@@ -3,7 +3,6 @@ package ground
 import (
 	"database/sql"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -44,33 +43,9 @@ func (f *Field) Status(names ...string) map[string]int64 {
 	return values
 }
 
-// Connections are those that each server has now. MySQL's are those of others than the field; RabbitMQ's and Redis's
-// hold this program's too.
-func (g *Ground) Connections(f *Field) map[string]int {
-	const connected = "Threads_connected"
-	list := must.Get(g.redis.ClientList(g.Ctx).Result())
-	return map[string]int{
-		"mysql":    int(f.Status(connected)[connected]) - f.DB.Stats().OpenConnections,
-		"rabbitmq": must.Get(strconv.Atoi(strings.TrimSpace(g.eval("length(rabbit_networking:connections())")))),
-		"redis":    strings.Count(list, "\n"),
-	}
-}
-
 // eval runs an Erlang expression in RabbitMQ.
 func (g *Ground) eval(expression string) string {
 	return must.Get(g.Stack.RabbitMQ.Eval(g.Ctx, expression))
-}
-
-// RowBytes is what a row takes on disk with its indexes, of the tables to which a message adds or changes rows.
-func (f *Field) RowBytes() map[string]float64 {
-	bytes := map[string]float64{}
-	for _, table := range []string{"consumer_log", "stock_reservation"} {
-		f.exec("ANALYZE TABLE " + table)
-		bytes[table] = value[float64](f, `SELECT data_length + index_length FROM information_schema.tables
-			WHERE table_schema = DATABASE() AND table_name = ?`, table) /
-			value[float64](f, "SELECT GREATEST(COUNT(*), 1) FROM "+table)
-	}
-	return bytes
 }
 
 // Statement is one kind of statement and what it took.

@@ -2,7 +2,6 @@ package ground
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -11,7 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// answerAfter is how long the service takes for a call, if the sowing does not say it.
+// answerAfter is how long the service takes for a call.
 const answerAfter = time.Millisecond
 
 // service is what handler http and its rivals call: it adds to the goods what a call says, once for each key, and
@@ -20,30 +19,24 @@ type service struct {
 	*httptest.Server
 
 	mu      sync.Mutex
-	takes   time.Duration   // for a call; guarded by mu
 	known   map[string]bool // keys that were applied; guarded by mu
 	amounts map[int64]int64 // by sku; guarded by mu
 }
 
 func startService() *service {
 	s := &service{}
-	s.forget(answerAfter)
 	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
 	return s
 }
 
-// forget makes the service know nothing, and take so long for a call from now on.
-func (s *service) forget(takes time.Duration) {
+// forget makes the service know nothing, and says what it has known: the keys that were applied, and what each of the
+// goods has got.
+func (s *service) forget() (known map[string]bool, amounts map[int64]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.takes, s.known, s.amounts = takes, map[string]bool{}, map[int64]int64{}
-}
-
-// seen are the keys that were applied, and what each of the goods has got.
-func (s *service) seen() (known map[string]bool, amounts map[int64]int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.known), maps.Clone(s.amounts)
+	known, amounts = s.known, s.amounts
+	s.known, s.amounts = map[string]bool{}, map[int64]int64{}
+	return known, amounts
 }
 
 // called is what a call says.
@@ -62,21 +55,20 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	if wait.For(r.Context(), s.apply(key, c)-time.Since(began)) == nil {
+	s.apply(key, c)
+	if wait.For(r.Context(), answerAfter-time.Since(began)) == nil {
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
-// apply says how long the answer is to take.
-func (s *service) apply(key string, c called) time.Duration {
+func (s *service) apply(key string, c called) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known[key] {
-		return s.takes
+		return
 	}
 	s.known[key] = true
 	for _, it := range c.Items {
 		s.amounts[it.SKU] += it.Quantity
 	}
-	return s.takes
 }

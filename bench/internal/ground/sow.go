@@ -37,8 +37,6 @@ type Sowing struct {
 	Handler string
 	// Guarded has handler sql run guarded.sql, on stock with decimals.
 	Guarded bool
-	// AnswerAfter is how long the service takes for a call of handler http; 0: a millisecond.
-	AnswerAfter time.Duration
 	// Emits has each message that is applied put an event into the outbox, as EMIT does.
 	Emits bool
 	// Queues is over how many main queues the messages are spread evenly, all of which each daemon consumes; 0 means one.

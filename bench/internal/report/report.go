@@ -2,11 +2,9 @@ package report
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -76,17 +74,11 @@ func (r Report) JSON() []byte {
 		curves[c.Key] = c
 	}
 	all := map[string]any{
-		"rounds": r.Results.Rounds, "curves": curves, "contestants": r.Contestants, "machine": r.Machine,
+		"rounds": r.Results, "curves": curves, "contestants": r.Contestants, "machine": r.Machine,
 		"run": map[string]any{
 			"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
 			"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
 		},
-	}
-	for name, some := range r.Results.Samples {
-		all[name] = some
-	}
-	if len(r.Results.Missing) > 0 {
-		all["not_measured"] = r.Results.Missing
 	}
 	for _, f := range r.Figures {
 		all[f.Key] = f
@@ -107,7 +99,7 @@ var curveText string
 
 var (
 	forms = template.FuncMap{
-		"number": number, "cell": cell, "join": strings.Join, "parts": parts, "xml": template.HTMLEscapeString,
+		"number": number, "cell": cell, "join": strings.Join, "xml": template.HTMLEscapeString,
 		"date":    func(t time.Time) string { return t.UTC().Format("2006-01-02") },
 		"minutes": func(d time.Duration) time.Duration { return d.Round(time.Minute) },
 	}
@@ -124,52 +116,24 @@ func fill(form *template.Template, values any) []byte {
 // Markdown is RESULTS.md.
 func (r Report) Markdown() []byte { return fill(resultsForm, r) }
 
-// Versions are the machine's, by name.
-func (r Report) Versions() string {
-	var versions []string
-	for _, name := range slices.Sorted(maps.Keys(r.Machine.Versions)) {
-		versions = append(versions, name+" "+r.Machine.Versions[name])
-	}
-	return strings.Join(versions, ", ")
-}
-
 // Bounds says what bounds the base, from its own rounds.
 func (r Report) Bounds() string {
 	i := slices.IndexFunc(r.Contestants, func(c figure.Contestant) bool { return c.Name == figure.Base })
 	if i < 0 {
 		return ""
 	}
-	c := r.Contestants[i]
-	sum := 0.0
+	c, sum := r.Contestants[i], 0.0
 	for _, x := range c.CPU {
 		sum += x
 	}
-	if sum == 0 {
-		return ""
-	}
-	const mostlyBusy = 0.9 // of all cores
-	what := "What is left is waiting: for the disk, for locks or for each other."
-	if c.Busy >= mostlyBusy*float64(r.Machine.Cores) {
-		what = "The processors bound it."
-	}
-	largest := slices.MaxFunc(figure.Processes, func(a, b string) int { return cmp.Compare(c.CPU[a], c.CPU[b]) })
-	return fmt.Sprintf("A message costs %s µs of CPU in all, most of it in %s (%.0f %%). While "+
-		"rollbackd works, %s of %d cores are busy. %s Two cores could not do more than %s messages/s at this price.",
-		number(sum), strings.Replace(largest, "client", "rollbackd itself", 1), 100*c.CPU[largest]/sum, number(c.Busy),
-		r.Machine.Cores, what, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
+	return fmt.Sprintf("A message costs %s µs of CPU in all, %.0f %% of it in MySQL. While rollbackd works, %s of %d cores "+
+		"are busy; all of them could not do more than %s messages/s at this price.", number(sum), 100*c.CPU["mysql"]/sum,
+		number(c.Busy), r.Machine.Cores, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
 }
 
 // cell fits the beginning of a text of several lines into a table.
 func cell(text string) string {
 	return strings.NewReplacer("\n", " ", "|", "\\|").Replace(fmt.Sprintf("%.300s", strings.TrimSpace(text)))
-}
-
-func parts(all map[string]float64) string {
-	var texts []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		texts = append(texts, fmt.Sprintf("%s %s", name, number(all[name])))
-	}
-	return strings.Join(texts, ", ")
 }
 
 var english = message.NewPrinter(language.English)
@@ -205,7 +169,7 @@ func SVG(c figure.Curve) []byte {
 	y := func(value float64) float64 { return top + height*(1-value/ceiling) }
 	for i, p := range c.Points {
 		drawing.Marks = append(drawing.Marks, mark{
-			p, left + (float64(i)+0.5)*width/float64(len(c.Points)), y(p.Median), y(p.Spread.Min), y(p.Spread.Max),
+			p, left + (float64(i)+0.5)*width/float64(len(c.Points)), y(p.Rate), y(p.Spread.Min), y(p.Spread.Max),
 			p.X == c.Default,
 		})
 	}

@@ -17,23 +17,26 @@ const minutes = 3
 // Memory lets the daemon work for three minutes while a shop that goes on keeps the queue at about so many messages:
 // without it the backlog would be gone in half a minute. max_mib, second_minute_mib and last_minute_mib are the most
 // memory that the daemon had resident.
-func (r *Runner) Memory(backlog int64, minute time.Duration) Sample {
-	return repeated(r, "memory", func() Sample {
-		s := &shop{field: r.empty(), planned: backlog, backlog: backlog, least: backlog}
-		m := Sample{"backlog": float64(backlog), "minute_seconds": minute.Seconds()}
-		h := r.alone(s.field, "memory", ground.Sowing{Orders: backlog}, nil, func(p *processes) {
-			s.field.Growing()
-			s.daemon, s.until = p, time.Now().Add(minutes*minute)
-			all := []func(){s.holdBack, func() { s.watch(m, minute) }}
-			for range clerks {
-				all = append(all, func() { s.field.Producing(s.clerk) })
+func (r *Runner) Memory() Sample {
+	s := &shop{field: r.empty(), planned: r.Backlog, backlog: r.Backlog, least: r.Backlog}
+	m := Sample{"backlog": float64(r.Backlog), "minute_seconds": r.Minute.Seconds()}
+	h := r.alone(s.field, ground.Sowing{Orders: r.Backlog}, nil, func(p *processes) {
+		s.field.Growing()
+		s.daemon, s.until = p, time.Now().Add(minutes*r.Minute)
+		must.Side(2+clerks, func(i int) {
+			switch i {
+			case 0:
+				s.holdBack()
+			case 1:
+				s.watch(m, r.Minute)
+			default:
+				s.field.Producing(s.clerk)
 			}
-			must.Side(len(all), func(i int) { all[i]() })
 		})
-		m["applied"], m["least_queued"] = float64(h.Applied), float64(s.least)
-		m["last_by_second"] = m["last_minute_mib"] / m["second_minute_mib"]
-		return r.tell("memory", m)
 	})
+	m["applied"], m["least_queued"] = float64(h.Applied), float64(s.least)
+	m["last_by_second"] = m["last_minute_mib"] / m["second_minute_mib"]
+	return m
 }
 
 // shop takes as many new orders, and publishes their rollbacks, as the daemon has worked off.
@@ -127,28 +130,25 @@ const (
 // ones lie in the queue, and lets it work these off too. after_small_mib, at_block_mib and max_mib are the most
 // resident memory until the small ones were worked off, until the block ended, and in all.
 func (r *Runner) LargeBodies(blocked time.Duration, settings ...string) Sample {
-	return repeated(r, "large bodies", func() Sample {
-		f := r.empty()
-		m := Sample{"small": smallOnes, "large": largeOnes, "blocked_seconds": blocked.Seconds()}
-		const all = smallOnes + largeOnes
-		small := func() { publish(f, 0, smallOnes, 0) }
-		sowing := ground.Sowing{Orders: all, NoBacklog: true}
-		h := r.alone(f, "large bodies", sowing, small, func(p *processes) {
-			p.untilApplied(smallOnes)
-			_, m["after_small_mib"] = p.memory()
-			f.Blocked(func() {
-				publish(f, smallOnes, all, largeBody)
-				r.Ground.Rest(blocked)
-			})
-			_, m["at_block_mib"] = p.memory()
-			p.untilApplied(all)
-			_, m["max_mib"] = p.memory()
-		}, settings...)
-		if h.Applied != all {
-			must.OK(fmt.Errorf("%d of %d messages are applied", h.Applied, all))
-		}
-		return r.tell(fmt.Sprint("large bodies ", settings), m)
-	})
+	const all = smallOnes + largeOnes
+	f := r.empty()
+	m := Sample{"small": smallOnes, "large": largeOnes, "blocked_seconds": blocked.Seconds()}
+	small := func() { publish(f, 0, smallOnes, 0) }
+	h := r.alone(f, ground.Sowing{Orders: all, NoBacklog: true}, small, func(p *processes) {
+		p.untilApplied(smallOnes)
+		_, m["after_small_mib"] = p.memory()
+		f.Blocked(func() {
+			publish(f, smallOnes, all, largeBody)
+			r.Ground.Rest(blocked)
+		})
+		_, m["at_block_mib"] = p.memory()
+		p.untilApplied(all)
+		_, m["max_mib"] = p.memory()
+	}, settings...)
+	if h.Applied != all {
+		must.OK(fmt.Errorf("%d of %d messages are applied", h.Applied, all))
+	}
+	return m
 }
 
 // publish sends the messages of orders, with bodies of so many bytes if that is not 0.
@@ -161,31 +161,29 @@ func publish(f *ground.Field, from, to int64, bodyBytes int) {
 	})
 }
 
-const (
-	// startsOfRound are measured in a round, after one that warms up the files and the servers.
-	startsOfRound = 5
-	startLook     = 2 * time.Millisecond
-)
+// startsOfRound are measured in a round, after one that warms up the files and the servers.
+const startsOfRound = 5
 
 // Starts starts a daemon several times, each time before one message, and tells how long it took from just before the
 // process was made to the first look that found the effect of the message committed, the middle of them as ms. A look
-// follows the last one after startLook.
+// follows the last one after 2 ms.
 func (r *Runner) Starts() Sample {
-	return repeated(r, "start", func() Sample {
-		f := r.empty()
-		sowing := ground.Sowing{Orders: 1 + startsOfRound, Goods: ManyGoods, NoBacklog: true}
-		f.Sow(sowing, r.seed())
-		var took []float64
-		for n := range sowing.Orders {
-			publish(f, n, n+1, 0)
-			began := time.Now()
-			r.beside(f, Contestant{Name: "start"}, func(*processes) {
-				took = append(took, ms(firstSeen(f, n, began, startLook)))
-			})
-		}
-		took = slices.Sorted(slices.Values(took[1:]))
-		return r.tell("start", Sample{
-			"ms": took[startsOfRound/2], "fastest_ms": took[0], "slowest_ms": took[startsOfRound-1], "starts": startsOfRound,
+	f := r.empty()
+	f.Sow(ground.Sowing{Orders: 1 + startsOfRound, Goods: ManyGoods, NoBacklog: true}, r.seed())
+	var took []float64
+	for n := range f.Sown().Orders {
+		publish(f, n, n+1, 0)
+		began := time.Now()
+		r.beside(f, Contestant{}, func(*processes) {
+			for len(f.Applied(n)) == 0 {
+				notTooLong(n, time.Since(began))
+				nap(2 * time.Millisecond)
+			}
+			took = append(took, ms(time.Since(began)))
 		})
-	})
+	}
+	took = slices.Sorted(slices.Values(took[1:]))
+	return Sample{
+		"ms": took[startsOfRound/2], "fastest_ms": took[0], "slowest_ms": took[startsOfRound-1], "starts": startsOfRound,
+	}
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
@@ -23,8 +24,8 @@ const viewEvery = 600 * time.Millisecond
 // live is the overview's path whose answer goes on until somebody hangs up.
 const live = "/?live=1"
 
-// viewed are the pages by what they show. The letter is one of those that [ground.Field.FillLog] files.
-func viewed() map[string]string {
+// Pages are the paths by what they show. The letter is one of those that [ground.Field.FillLog] files.
+func Pages() map[string]string {
 	l := ground.LetterOf(4242)
 	key, reason, at := url.QueryEscape(l.Key), string(l.Reason), deadletter.Fingerprint(l.Error)
 	return map[string]string{
@@ -57,29 +58,30 @@ func (p *processes) view(ctx context.Context, path string) (text []byte) {
 	return must.Get(io.ReadAll(response.Body))
 }
 
-// viewing lets somebody look at a daemon's pages as people do, from now until stop: the overview stays open and is kept
-// live, and every viewEvery another page is opened, each in turn. stop says how long each took at most, in
-// milliseconds.
-func (p *processes) viewing() (stop func() map[string]float64) {
+// viewed does something while somebody looks at a daemon's pages as people do: the overview stays open and is kept
+// live, and every viewEvery another page is opened, each in turn. It says how long each took at most, in milliseconds.
+func (p *processes) viewed(do func()) Sample {
+	defer http.DefaultClient.CloseIdleConnections()
 	ctx, cancel := context.WithCancel(p.r.Ground.Ctx)
-	took := map[string]float64{}
-	ended, hungUp := make(chan error, 1), make(chan error, 1)
-	go func() { hungUp <- must.Catch(func() { p.view(ctx, live) }) }()
-	go func() { ended <- must.Catch(func() { p.look(ctx, took) }) }()
-	return func() map[string]float64 {
-		cancel()
-		<-hungUp
-		err := <-ended
-		http.DefaultClient.CloseIdleConnections()
-		must.OK(err)
-		return took
-	}
+	took := Sample{}
+	must.Side(3, func(side int) {
+		switch side {
+		case 0:
+			defer cancel()
+			do()
+		case 1:
+			_ = must.Catch(func() { p.view(ctx, live) }) // it ends when we hang up
+		default:
+			p.look(ctx, took)
+		}
+	})
+	return took
 }
 
 // look opens pages until ctx ends, and notes how long each took at most.
-func (p *processes) look(ctx context.Context, took map[string]float64) {
+func (p *processes) look(ctx context.Context, took Sample) {
 	for {
-		for name, path := range viewed() {
+		for name, path := range Pages() {
 			began := time.Now()
 			err := must.Catch(func() { p.view(ctx, path) })
 			if ctx.Err() != nil {
@@ -94,58 +96,53 @@ func (p *processes) look(ctx context.Context, took map[string]float64) {
 	}
 }
 
-// PageCost is what one look at a page costs, in milliseconds: how long the answer took on the average, and what MySQL
-// and the daemon spent on it of a processor.
-type PageCost struct {
-	Page                string
-	Took, MySQL, Daemon float64
-}
-
 // looks is how often each page is opened: CPU times come in hundredths of a second.
 const looks = 40
 
-// PageCosts opens each page of a daemon that has nothing else to do, before the full log. If seconds is not 0, the
-// first is what a second costs without anybody, and the last while somebody keeps the overview open, each over so many.
-func (r *Runner) PageCosts(seconds int) []PageCost {
-	return repeated(r, "pages", func() (costs []PageCost) {
-		sowing := ground.Sowing{Orders: 1, NoBacklog: true, KeepLog: true}
-		r.alone(r.full(), "pages", sowing, nil, func(p *processes) {
-			p.untilReady()
-			defer http.DefaultClient.CloseIdleConnections()
-			costs = p.pageCosts(seconds)
-		})
-		return costs
-	})
+// lookAt opens pages of a daemon that has nothing else to do; the readings count the looks.
+func (p *processes) lookAt(names []string) (from, to reading) {
+	defer http.DefaultClient.CloseIdleConnections()
+	p.untilReady(p.all[0])
+	from = p.read()
+	for _, name := range names {
+		for range looks {
+			p.view(p.r.Ground.Ctx, Pages()[name])
+		}
+	}
+	to = p.read()
+	to.ended = from.ended + int64(looks*len(names))
+	return from, to
 }
 
-func (p *processes) pageCosts(seconds int) (costs []PageCost) {
-	spend := func(name string, times int, do func()) {
-		before, began := p.sum(cpu), time.Now()
-		do()
-		each := float64(times) / 1000
-		took := time.Since(began).Seconds() / each
-		spent := since(p.sum(cpu), before, each)
-		costs = append(costs, PageCost{name, took, spent["mysql"], spent["client"]})
+// mostProfiled is how long the daemon's pages answer at most, with room.
+const mostProfiled = 25 * time.Second
+
+// profiled does something and writes what the daemon's pages tell meanwhile: cpu.prof and allocs.prof, for go tool
+// pprof. And it tells the database's time by statement, for which the ground must have been started with Statements.
+func (p *processes) profiled(f *ground.Field, do func()) {
+	ctx, seconds := p.r.Ground.Ctx, max(1, min(p.r.Length, mostProfiled).Seconds())
+	must.OK(os.MkdirAll(p.r.Profiles, 0o755))
+	f.ForgetStatements()
+	must.Side(3, func(side int) {
+		if side == 0 {
+			do()
+			return
+		}
+		p.begun(p.r.Warm)
+		name, page := "cpu", "profile"
+		if side == 1 {
+			name, page = "allocs", "allocs"
+		}
+		text := p.view(ctx, fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", page, seconds))
+		must.OK(os.WriteFile(filepath.Join(p.r.Profiles, name+".prof"), text, 0o644))
+	})
+	now := p.counted()
+	n := float64(now.fresh + now.again + now.dead)
+	w := tabwriter.NewWriter(p.r.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "of %.0f messages applied or failed\nµs a message\tcount\tms each\tstatement\n", n)
+	for _, s := range f.Statements() {
+		fmt.Fprintf(w, "%.2f\t%d\t%.2f\t%.150s\n", s.Total.Seconds()*1e6/n, s.Count, s.Total.Seconds()*1e3/float64(s.Count),
+			s.Text)
 	}
-	ctx, idle := p.r.Ground.Ctx, time.Duration(seconds)*time.Second
-	if seconds > 0 {
-		spend("nothing, a second", seconds, func() { p.r.Ground.Rest(idle) })
-	}
-	pages := viewed()
-	for _, name := range slices.Sorted(maps.Keys(pages)) {
-		spend(name, looks, func() {
-			for range looks {
-				p.view(ctx, pages[name])
-			}
-		})
-	}
-	if seconds > 0 {
-		spend("the overview kept live, a second", seconds, func() {
-			open, hangUp := context.WithTimeout(ctx, idle)
-			defer hangUp()
-			_ = must.Catch(func() { p.view(open, live) }) // it ends when we hang up
-			must.OK(context.Cause(ctx))
-		})
-	}
-	return costs
+	must.OK(w.Flush())
 }

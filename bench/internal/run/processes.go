@@ -1,10 +1,10 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,10 +23,12 @@ type processes struct {
 	log *program.Log
 }
 
-func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Process {
-	o := program.Options{Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
+func (p *processes) start(f *ground.Field, c Contestant) *program.Process {
+	o := program.Options{
+		Path: f.Build.Binary, Args: []string{cmp.Or(c.Command, "run")}, Env: f.Environ(c.Settings...), Log: p.log,
+	}
 	if c.Rival != "" {
-		o.Path, o.Args = r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
+		o.Path, o.Args = p.r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
 	}
 	one := must.Get(program.Start(o))
 	if c.Quota > 0 {
@@ -35,11 +37,18 @@ func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Pr
 	return one
 }
 
-// beside starts a contestant, runs do, stops the processes in good order (what they have in hand they finish), and
-// checks what they have done.
+// stop stops a process in good order: what it has in hand it finishes.
+func (p *processes) stop(one *program.Process) {
+	stopping, cancel := context.WithTimeout(p.r.Ground.Ctx, 40*time.Second)
+	defer cancel()
+	if code, err := one.Stop(stopping); err != nil || code != 0 {
+		must.OK(fmt.Errorf("process %d ended with code %d: %w", one.Pid(), code, err))
+	}
+}
+
+// beside starts a contestant, runs do, stops the processes, and checks what they have done.
 func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h ground.Harvest) {
-	log := &program.Log{}
-	p := &processes{r: r, log: log}
+	p := &processes{r: r, log: &program.Log{}}
 	err := must.Catch(func() {
 		if c.Quota > 0 {
 			s := r.Ground.Stack
@@ -48,15 +57,11 @@ func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h g
 			defer free(servers...)
 		}
 		for range max(1, c.Daemons) {
-			p.all = append(p.all, c.start(r, f, log))
+			p.all = append(p.all, p.start(f, c))
 		}
 		do(p)
-		stopping, cancel := context.WithTimeout(r.Ground.Ctx, 40*time.Second)
-		defer cancel()
 		for _, one := range p.all {
-			if code, err := one.Stop(stopping); err != nil || code != 0 {
-				must.OK(fmt.Errorf("process %d ended with code %d: %w", one.Pid(), code, err))
-			}
+			p.stop(one)
 		}
 		h = f.Check()
 	})
@@ -64,21 +69,19 @@ func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h g
 		err = errors.Join(err, one.Kill())
 		free(one.Pid())
 	}
-	if err != nil {
-		must.OK(fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, log.Tail(20)))
-	}
+	must.OK(err, p.log.Tail(20), "\n", c.Name)
 	return h
 }
 
 // alone sows, runs before, if it is not nil, and then do beside one daemon of the product.
-func (r *Runner) alone(f *ground.Field, name string, s ground.Sowing, before func(), do func(*processes),
+func (r *Runner) alone(f *ground.Field, s ground.Sowing, before func(), do func(*processes),
 	settings ...string) ground.Harvest {
 	s.Goods = ManyGoods
 	f.Sow(s, r.seed())
 	if before != nil {
 		before()
 	}
-	return r.beside(f, Contestant{Name: name, Settings: settings}, do)
+	return r.beside(f, Contestant{Settings: settings}, do)
 }
 
 // cgroups is where the kernel's control groups of version 1 are that divide processors.
@@ -127,6 +130,7 @@ type reading struct {
 	ended, fresh int64              // deliveries; of them applied
 	again, dead  int64              // failed attempts with another to come; and those that made a dead letter
 	cpu          map[string]float64 // seconds
+	counts       map[string]float64 // what else was spent, if somebody asks
 }
 
 // counted are the deliveries so far; read has the CPU times too.
@@ -163,9 +167,7 @@ func (p *processes) begun(warm time.Duration) {
 	p.r.Ground.Rest(warm)
 }
 
-func (p *processes) untilReady() { p.ready(p.all[0]) }
-
-func (p *processes) ready(one *program.Process) {
+func (p *processes) untilReady(one *program.Process) {
 	p.r.Ground.Until("the daemon is ready", time.Minute, func() bool {
 		status, _, err := one.Get(p.r.Ground.Ctx, "/readyz")
 		must.OK(err)

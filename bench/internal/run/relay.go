@@ -3,14 +3,12 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 // relayedPerSecond is how many messages are relayed for each second of a round's length.
@@ -19,30 +17,20 @@ const relayedPerSecond = 15_000
 // Relay measures `rollbackd relay` before a full outbox, and a publisher with confirms that publishes the same messages
 // from memory, as many at once. Each has the queue for itself, from its first message there to the last.
 func (r *Runner) Relay() Sample {
-	return repeated(r, "relay", func() Sample {
-		f := r.empty()
-		n := int64(relayedPerSecond * r.Length.Seconds())
-		fresh := func() []rabbit.Publishing {
-			f.Sow(ground.Sowing{Orders: 1, Goods: ManyGoods, NoBacklog: true, Emits: true}, r.seed())
-			return f.Messages(n)
-		}
-		all := fresh()
-		plain := r.until(n, func() { publishPlain(r.Ground.Ctx, r.Ground.Stack.RabbitMQ.URL(), all) })
-		f.Put(fresh())
-		log := &program.Log{}
-		relay := must.Get(program.Start(program.Options{
-			Path: f.Build.Binary, Args: []string{"relay"}, Env: f.Environ(), Log: log,
-		}))
-		defer relay.Kill()
-		relayed := r.until(n, func() {})
-		stopping, cancel := context.WithTimeout(r.Ground.Ctx, time.Minute)
-		defer cancel()
-		if code, err := relay.Stop(stopping); err != nil || code != 0 {
-			must.OK(fmt.Errorf("the relay ended with code %d: %w\n%s", code, err, log.Tail(20)))
-		}
-		return r.tell("relay", Sample{"ratio": relayed / plain, "relay_per_second": relayed, "plain_per_second": plain,
-			"messages": float64(n)})
-	})
+	f := r.empty()
+	n := int64(relayedPerSecond * r.Length.Seconds())
+	fresh := func() []rabbit.Publishing {
+		f.Sow(ground.Sowing{Orders: 1, Goods: ManyGoods, NoBacklog: true, Emits: true}, r.seed())
+		return f.Messages(n)
+	}
+	all := fresh()
+	plain := r.until(n, func() { publishPlain(r.Ground.Ctx, r.Ground.Stack.RabbitMQ.URL(), all) })
+	f.Put(fresh())
+	var relayed float64
+	r.beside(f, Contestant{Command: "relay"}, func(*processes) { relayed = r.until(n, func() {}) })
+	return Sample{
+		"ratio": relayed / plain, "relay_per_second": relayed, "plain_per_second": plain, "messages": float64(n),
+	}
 }
 
 // until is how many messages a second come into the main queue, from the first one to the n-th.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -20,6 +21,8 @@ import (
 // Contestant is who works off a backlog, and on what.
 type Contestant struct {
 	Name string
+	// Command is what the product runs, if not `run`.
+	Command string
 	// Rival, if not empty, is one of package rival's, with so many workers; else it is the product.
 	Rival   string
 	Workers int
@@ -42,9 +45,16 @@ type Contestant struct {
 	Lock string
 	// Viewed: somebody looks at the daemon's pages meanwhile.
 	Viewed bool
-	// Guess is how many deliveries a second are expected at first.
+	// Guess is how many deliveries a second are expected at first, or offered.
 	Guess float64
+	// Pages are the names of those that are looked at.
+	Pages []string
+	// Special, if not nil, measures something else than a round does.
+	Special func(*Runner) Sample
 }
+
+// Sample is what was measured in one way or another, by name.
+type Sample map[string]float64
 
 // Extent is how far a round goes.
 type Extent int
@@ -62,22 +72,27 @@ const (
 	// Replayed is over dead letters: the daemon first files the messages as letters, which is not measured. Then what was
 	// wrong is mended, the letters are replayed with the product's command, and the clock runs until all are applied.
 	Replayed
+	// Evenly is beside an idle daemon to which as many messages come a second as the guess says.
+	Evenly
+	// Looked is over many looks at pages of a daemon that has nothing else to do; a delivery is a look.
+	Looked
 )
 
 // Round is one measured round.
 type Round struct {
-	Contestant string             `json:"contestant"`
-	Seconds    float64            `json:"seconds"`    // between the two readings
-	Deliveries int64              `json:"deliveries"` // that ended meanwhile
-	Messages   int64              `json:"messages"`   // of them the last of their message
-	Rate       float64            `json:"per_second"` // deliveries by seconds
-	Applied    float64            `json:"applied_per_second"`
-	Failed     float64            `json:"failed_attempts_per_second,omitempty"`
-	CPU        map[string]float64 `json:"cpu_us_per_delivery"` // by process
-	Busy       float64            `json:"cores_busy"`          // by all processes of the machine that were watched
-	Total      int64              `json:"applied_in_all"`      // checked against the stock
-	Cut        bool               `json:"cut,omitempty"`       // a round to the end that took too long
-	Pages      map[string]float64 `json:"pages_ms,omitempty"`  // the longest time of each page that was looked at
+	Contestant string  `json:"contestant"`
+	Seconds    float64 `json:"seconds,omitempty"`    // between the two readings
+	Deliveries int64   `json:"deliveries,omitempty"` // that ended meanwhile
+	Messages   int64   `json:"messages,omitempty"`   // of them the last of their message
+	Rate       float64 `json:"per_second,omitempty"` // deliveries by seconds
+	Applied    float64 `json:"applied_per_second,omitempty"`
+	Failed     float64 `json:"failed_attempts_per_second,omitempty"`
+	CPU        Sample  `json:"cpu_us_per_delivery,omitempty"` // by process
+	Busy       float64 `json:"cores_busy,omitempty"`          // by all processes of the machine that were watched
+	Total      int64   `json:"applied_in_all,omitempty"`      // checked against the stock
+	Cut        bool    `json:"cut,omitempty"`                 // a round to the end that took too long
+	Pages      Sample  `json:"pages_ms,omitempty"`            // the longest time of each page that was looked at
+	Sample     Sample  `json:"sample,omitempty"`              // of one that is special, and what comes evenly cost besides
 	// Fixed is what fixed pieces of work took just before and just after, the longer times.
 	Fixed Fixed `json:"fixed_ms,omitempty"`
 	// NotMeasured, if not empty, says why there is no more than the name.
@@ -88,8 +103,8 @@ type Round struct {
 var Working = []string{"client", "mysql", "rabbitmq", "redis"}
 
 // Spent is what a message cost each process, in µs of CPU, with all the attempts that it had.
-func (r Round) Spent() map[string]float64 {
-	spent := map[string]float64{}
+func (r Round) Spent() Sample {
+	spent := Sample{}
 	for _, process := range Working {
 		spent[process] = r.CPU[process] * float64(r.Deliveries) / float64(max(r.Messages, 1))
 	}
@@ -104,31 +119,40 @@ var errTooShort = errors.New("the backlog was worked off before the clock stoppe
 func (r *Runner) measure(c Contestant, f *ground.Field) (round Round) {
 	c.Settings = slices.Clip(c.Settings)
 	if c.MySQLDelay > 0 {
-		proxy := r.slowLine(f, c.MySQLDelay)
+		proxy := must.Get(stack.NewProxy(must.Get(mysql.ParseDSN(f.DSN)).Addr, func(format string, args ...any) {
+			fmt.Fprintf(r.Out, "  proxy: "+format+"\n", args...)
+		}))
 		defer proxy.Close()
+		proxy.Delay(c.MySQLDelay)
 		c.Settings = append(c.Settings, "MYSQL_DSN="+proxy.Through(f.DSN))
 	}
-	var to reading
+	var from, to reading
 	var left, counted int64
 	var harvest ground.Harvest
 	f.WithLock(c.Lock, func(settings []string) {
 		c.Settings = append(c.Settings, settings...)
 		harvest = r.beside(f, c, func(p *processes) {
-			looked := func() map[string]float64 { return nil }
-			if c.Viewed {
-				looked = p.viewing()
+			var pages Sample
+			clock := func() { from, to = r.clock(c, f, p) }
+			switch {
+			case c.Viewed:
+				pages = p.viewed(clock)
+			case r.Profiles != "":
+				p.profiled(f, clock)
+			default:
+				clock()
 			}
-			var from reading
-			err := must.Catch(func() { from, to = r.clock(c, f, p) })
-			pages := looked()
-			must.OK(err)
 			round = c.round(from, to)
 			round.Pages = pages
 			left, counted = r.Ground.Depth(), p.counted().ended
+			if c.Extent == Evenly {
+				p.untilApplied(f.Sown().Orders)
+			}
 		})
 	})
 	round.Total = harvest.Applied
 	switch {
+	case c.Extent == Evenly, c.Extent == Looked:
 	case c.Extent != Timed:
 		round.Cut = !goalOf(f.Sown()).reached(to)
 		must.OK(c.checkEnd(round.Cut, f.Sown(), to, harvest))
@@ -150,7 +174,12 @@ func (c Contestant) round(from, to reading) Round {
 		Contestant: c.Name, Seconds: seconds, Deliveries: ended, Messages: to.ended - from.ended,
 		Rate:    float64(ended) / seconds,
 		Applied: float64(to.fresh-from.fresh) / seconds,
-		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: map[string]float64{},
+		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: Sample{},
+	}
+	if c.Extent == Evenly {
+		each := since(to.counts, from.counts, float64(max(ended, 1)))
+		each["commits_per_second"] = each[comCommit] * round.Rate
+		round.Sample = each
 	}
 	for name, cores := range since(to.cpu, from.cpu, seconds) {
 		round.Busy += cores
@@ -172,8 +201,13 @@ const (
 // clock reads the processes at the beginning and at the end of what is measured: for a time, after warming up, or from
 // the first delivery that ended until everything has come as far as it can, or each message has ended.
 func (r *Runner) clock(c Contestant, f *ground.Field, p *processes) (from, to reading) {
-	if c.Extent == Replayed {
+	switch c.Extent {
+	case Replayed:
 		return r.replay(f, p)
+	case Evenly:
+		return r.offer(c, f, p)
+	case Looked:
+		return p.lookAt(c.Pages)
 	}
 	warm := r.Warm
 	if c.Extent != Timed {
@@ -262,21 +296,20 @@ func (c Contestant) checkEnd(cut bool, s ground.Sowing, to reading, h ground.Har
 	return nil
 }
 
-// slowLine is a proxy before MySQL through which everything takes so much longer, each way.
-func (r *Runner) slowLine(f *ground.Field, delay time.Duration) *stack.TCPProxy {
-	proxy := must.Get(stack.NewProxy(must.Get(mysql.ParseDSN(f.DSN)).Addr, func(format string, args ...any) {
-		fmt.Fprintf(r.Out, "  proxy: "+format+"\n", args...)
-	}))
-	proxy.Delay(delay)
-	return proxy
-}
-
 // String is what the round says of itself in one line.
 func (r Round) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-22s %9.0f/s  %4.2f cores  µs each:", r.Contestant, r.Rate, r.Busy)
+	fmt.Fprintf(&b, "  %-22s", r.Contestant)
+	if r.CPU != nil {
+		fmt.Fprintf(&b, " %9.0f/s  %4.2f cores  µs each:", r.Rate, r.Busy)
+	}
 	for _, process := range Working {
-		fmt.Fprintf(&b, " %s %.1f", process, r.CPU[process])
+		if spent, ok := r.CPU[process]; ok {
+			fmt.Fprintf(&b, " %s %.1f", process, spent)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Sample)) {
+		fmt.Fprintf(&b, " %s %.5g", name, r.Sample[name])
 	}
 	if r.Failed > 0 {
 		fmt.Fprintf(&b, "  applied %.0f/s, failed attempts %.0f/s", r.Applied, r.Failed)

@@ -17,57 +17,35 @@ import (
 
 // TestMain lets this binary be the rivals, as the bench itself is.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == "rival" {
-		workers, err := strconv.Atoi(os.Args[3])
-		if err == nil {
-			err = must.Catch(func() { rival.Main(os.Args[2], workers) })
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if len(os.Args) < 4 || os.Args[1] != "rival" {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
-}
-
-func newTestRunner(t *testing.T) *Runner {
-	t.Helper()
-	g := ground.Start(t.Context(), ground.Options{})
-	r := &Runner{
-		Ground: g, Build: g.Builds[0], Schema: "bench", Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000,
-		Waiting: 5000, Failing: 200, Letters: 1000, Out: t.Output(),
+	if err := must.Catch(func() { rival.Main(os.Args[2], must.Get(strconv.Atoi(os.Args[3]))) }); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(r.Close(), g.Stop()); err != nil {
-			t.Error(err)
-		}
-	})
-	return r
-}
-
-// try is a round, or why there is none.
-func (r *Runner) try(c Contestant) (round Round, err error) {
-	err = must.Catch(func() { round = r.Round(c) })
-	return round, err
 }
 
 // One set of servers, and nothing in parallel: who shares the processors measures the others.
 func TestOnRealServers(t *testing.T) {
-	r := newTestRunner(t)
+	g := ground.Start(t.Context(), ground.Options{})
+	r := New(g, g.Builds[0], "bench", Sizes{
+		Length: time.Second, LogRows: 20_000, Waiting: 5000, Failing: 200, Letters: 1000, Backlog: 20_000,
+		Minute: 500 * time.Millisecond,
+	}, t.Output())
+	r.Warm = 50 * time.Millisecond
+	defer func() { must.OK(errors.Join(r.Close(), g.Stop())) }()
 	for name, test := range map[string]func(*testing.T, *Runner){
 		"every contestant is measured and checked": testContestants,
 		"a round goes to its end":                  testRoundsToTheEnd,
 		"a slow contestant's round is cut":         testCut,
 		"an end that is none fails the round":      testNoEnd,
-		"starts are measured":                      testStarts,
-		"latency and memory are measured":          testLatencyAndMemory,
+		"what is no round is measured":             testSpecial,
 		"an empty queue makes no round":            testEmptyQueue,
 		"a round is repeated on a new connection":  testLostConnection,
 		"what fails each time is not measured":     testNotMeasured,
 		"a broken promise fails the round":         testBrokenPromise,
 		"a year passes":                            testYear,
-		"a fleet is replaced":                      testRolling,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := must.Catch(func() { test(t, r) }); err != nil {
@@ -89,12 +67,9 @@ func testContestants(t *testing.T, r *Runner) {
 		{Name: "poison", Sowing: ground.Sowing{PoisonEvery: 100}, Guess: 20_000},
 		{Name: "full", FullLog: true, Guess: 20_000},
 		{Name: "two_daemons", Daemons: 2, MySQLDelay: time.Millisecond, Guess: 20_000},
+		{Name: "evenly", Extent: Evenly, Guess: 1000},
 	} {
-		round, err := r.try(c)
-		if err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-			continue
-		}
+		round := r.Round(c)
 		if round.Rate <= 0 || round.Total <= 0 || round.Busy <= 0 || round.CPU["client"] <= 0 ||
 			round.Seconds < r.Length.Seconds() {
 			t.Errorf("%s was not measured: %+v", c.Name, round)
@@ -109,27 +84,20 @@ func testContestants(t *testing.T, r *Runner) {
 // round, and both days were measured. Such a day is 33 ms long: on a slow machine the cleaner may be some days ahead.
 func testYear(t *testing.T, r *Runner) {
 	const daily = 1000
-	year := &Runner{Ground: r.Ground, Build: r.Build, Schema: "year", Length: r.Length, Warm: r.Warm, Out: r.Out}
+	year := New(r.Ground, r.Build, "year", r.Sizes, r.Out)
 	defer func() { must.OK(year.Close()) }()
-	for _, d := range year.Year(365*daily, 1) {
-		if len(d.Rates) != 1 || d.Rates[0] <= 0 || len(d.LookUps) != 1 || d.LookUps[0] <= 0 || d.MiB[0] <= 0 {
-			t.Errorf("a day is %+v", d)
+	first, last := year.Year(365*daily, 1)
+	for _, day := range []map[string][]float64{first, last} {
+		for what, values := range day {
+			if len(day) != 3 || len(values) != 1 || values[0] <= 0 {
+				t.Errorf("%s of a day is %v", what, values)
+			}
 		}
 	}
-	var kept int
-	must.OK(year.full().DB.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
-		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`).Scan(&kept))
+	kept := must.Value[int](t.Context(), year.full().DB, `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
+		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`)
 	if kept < 10*daily || kept > 31*daily {
 		t.Errorf("%d rows of the year are kept, want those of about thirty days", kept)
-	}
-}
-
-// Given two daemons under load, when each is replaced by another, then messages are applied meanwhile, too, and the
-// stock is right in the end, which the runner checks.
-func testRolling(t *testing.T, r *Runner) {
-	got := r.Rolling(Contestant{Name: "rolling", Daemons: 2, Guess: 5000})
-	if got["per_second"] <= 0 || got["meanwhile_per_second"] <= 0 || got["below_half_s"] < 0 {
-		t.Errorf("measured %v", got)
 	}
 }
 
@@ -140,6 +108,8 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 	none, some := ground.Sowing{Delays: testDelays}, ground.Sowing{PoisonEvery: 100, Delays: testDelays}
 	all := ground.Sowing{PoisonEvery: 1, Delays: testDelays}
 	noBrake := []string{"MAX_DEAD_RATE=off"}
+	defer func() { r.Length = time.Second }()
+	r.Length = 10 * time.Second // a loaded machine needs time until the end
 	for _, c := range []struct {
 		Contestant
 		published, applied, most int64 // messages; and attempts that fail
@@ -158,13 +128,7 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 		{Contestant{Name: "some fail, whole", Extent: Whole, Guess: 300, Sowing: some}, 3000, 2970, 5 * 30},
 		{Contestant{Name: "all fail, whole", Extent: Whole, Sowing: all, Settings: noBrake}, 200, 0, 5 * 200},
 	} {
-		r.Length = 10 * time.Second // a loaded machine needs time until the end
-		round, err := r.try(c.Contestant)
-		r.Length = time.Second
-		if err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-			continue
-		}
+		round := r.Round(c.Contestant)
 		idle := round.Busy <= 0 && round.Seconds > 0.5 // a shorter one may take less CPU than the clock shows
 		if round.Cut || round.Total != c.applied || r.empty().Published() != c.published || round.Messages > c.published ||
 			round.Rate <= 0 || idle {
@@ -187,18 +151,16 @@ func testCut(t *testing.T, r *Runner) {
 	}
 	defer func() { r.Length, r.Failing, r.Letters = time.Second, 200, 1000 }()
 	r.Length, r.Failing = 50*time.Millisecond, 5000
-	round, err := r.try(c)
-	if err != nil || !round.Cut || round.Rate <= 0 || round.Seconds > 30 {
-		t.Errorf("got %+v, %v: want a round that was cut after 300ms", round, err)
+	if round := r.Round(c); !round.Cut || round.Rate <= 0 || round.Seconds > 30 {
+		t.Errorf("got %+v: want a round that was cut after 300ms", round)
 	}
 	// The command that replays is stopped too: what it has not replayed stays a letter.
 	r.Letters = 20_000
 	c = Contestant{
 		Name: "slow replay", Extent: Replayed, Sowing: ground.Sowing{Mistaken: true}, Settings: []string{"MAX_DEAD_RATE=off"},
 	}
-	round, err = r.try(c)
-	if err != nil || !round.Cut || round.Total == r.Letters || round.Seconds > 30 {
-		t.Errorf("got %+v, %v: want a replay that was cut after 300ms", round, err)
+	if round := r.Round(c); !round.Cut || round.Total == r.Letters || round.Seconds > 30 {
+		t.Errorf("got %+v: want a replay that was cut after 300ms", round)
 	}
 }
 
@@ -234,23 +196,37 @@ func testNoEnd(t *testing.T, _ *Runner) {
 	}
 }
 
-func testStarts(_ *testing.T, r *Runner) { r.Starts() }
-
-func testLatencyAndMemory(t *testing.T, r *Runner) {
-	l := r.Latency(1000, 0, "")
-	if l["sampled"] == 0 || l["p50_ms"] <= 0 || l["p99_ms"] < l["p50_ms"] || l["max_ms"] < l["p99_ms"] ||
-		l["row_written_p50_ms"] <= 0 || l["row_written_p50_ms"] > l["p50_ms"] || l["all"] < 10*l["sampled"] {
-		t.Errorf("got %+v", l)
-	}
-	l = r.Latency(1000, 20, testDelays)
-	if l["sampled"] == 0 || l["p50_ms"] <= 0 || l["p99_ms"] < l["p50_ms"] || l["fail_every"] != 20 ||
-		l["all"] < 18*l["sampled"] || l["all"] > 19*(l["sampled"]+1) {
-		t.Errorf("among failing ones: got %+v", l)
-	}
-	m := r.Memory(20_000, 500*time.Millisecond)
-	if m["second_minute_mib"] <= 0 || m["last_minute_mib"] <= 0 || m["max_mib"] < m["last_minute_mib"] ||
-		m["applied"] == 0 {
-		t.Errorf("got %+v", m)
+// Each is measured, and the stock is right in the end, which the runner checks. Of a fleet of two each daemon is
+// replaced by another under load.
+func testSpecial(t *testing.T, r *Runner) {
+	fleet := Contestant{Name: "rolling", Daemons: 2, Guess: 5000}
+	pages := Contestant{Name: "pages", Extent: Looked, FullLog: true, Pages: []string{"letters", "log"}}
+	for name, c := range map[string]struct {
+		do    func(*Runner) Sample
+		right func(Sample) bool
+	}{
+		"start": {(*Runner).Starts, func(m Sample) bool { return m["ms"] > 0 }},
+		"relay": {(*Runner).Relay, func(m Sample) bool { return m["ratio"] > 0 }},
+		"latency": {func(r *Runner) Sample { return r.Latency(1000, 0, "") }, func(m Sample) bool {
+			return m["sampled"] > 0 && m["p50_ms"] > 0 && m["p99_ms"] >= m["p50_ms"] && m["max_ms"] >= m["p99_ms"] &&
+				m["row_written_p50_ms"] > 0 && m["row_written_p50_ms"] <= m["p50_ms"] && m["all"] >= 10*m["sampled"]
+		}},
+		"latency among failures": {func(r *Runner) Sample { return r.Latency(1000, 20, testDelays) }, func(m Sample) bool {
+			return m["sampled"] > 0 && m["p50_ms"] > 0 && m["p99_ms"] >= m["p50_ms"] && m["fail_every"] == 20 &&
+				m["all"] >= 18*m["sampled"] && m["all"] <= 19*(m["sampled"]+1)
+		}},
+		"memory": {(*Runner).Memory, func(m Sample) bool {
+			return m["second_minute_mib"] > 0 && m["last_minute_mib"] > 0 && m["max_mib"] >= m["last_minute_mib"] &&
+				m["applied"] > 0
+		}},
+		"looks": {func(r *Runner) Sample { return r.once(pages).Spent() }, func(m Sample) bool { return m["client"] > 0 }},
+		"rolling": {func(r *Runner) Sample { return r.Rolling(fleet) }, func(m Sample) bool {
+			return m["per_second"] > 0 && m["meanwhile_per_second"] > 0 && m["below_half_s"] >= 0
+		}},
+	} {
+		if round := r.Round(Contestant{Name: name, Special: c.do}); !c.right(round.Sample) {
+			t.Errorf("got %v", round)
+		}
 	}
 }
 
@@ -272,29 +248,17 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 	}
 }
 
-// closeConnections lets RabbitMQ end all connections, as an error such as 541 ends the one on which it happened.
-func closeConnections(t *testing.T, r *Runner) {
-	t.Helper()
-	if _, err := r.Ground.Stack.RabbitMQ.Eval(t.Context(),
-		`rabbit_networking:close_all_connections("closed by the test")`); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func testLostConnection(t *testing.T, r *Runner) {
-	c := Contestant{Name: "again", Guess: 3000, Extent: Whole}
-	closeConnections(t, r)
-	if round, err := r.try(c); err != nil || round.Total != 3000 {
-		t.Errorf("after the end of the connection: %+v, %v", round, err)
-	}
-	// A declaration on which RabbitMQ gives up leaves a member that no queue owns.
-	closeConnections(t, r)
-	if _, err := r.Ground.Stack.RabbitMQ.Eval(t.Context(), fmt.Sprintf(
-		`rabbit_amqqueue:internal_delete({resource, <<"/">>, queue, <<%q>>}, <<"bench">>)`, ground.Queue)); err != nil {
-		t.Fatal(err)
-	}
-	if round, err := r.try(c); err != nil || round.Total != 3000 {
-		t.Errorf("after a queue left a member behind: %+v, %v", round, err)
+	// All connections end, as an error such as 541 ends the one on which it happened; and a declaration on which RabbitMQ
+	// gives up leaves a member that no queue owns.
+	const ended = `rabbit_networking:close_all_connections("closed by the test")`
+	leftBehind := fmt.Sprintf(`, rabbit_amqqueue:internal_delete({resource, <<"/">>, queue, <<%q>>}, <<"bench">>)`,
+		ground.Queue)
+	for _, what := range []string{ended, ended + leftBehind} {
+		must.Get(r.Ground.Stack.RabbitMQ.Eval(t.Context(), what))
+		if round := r.Round(Contestant{Name: "again", Guess: 3000, Extent: Whole}); round.Total != 3000 {
+			t.Errorf("after %s: %+v", what, round)
+		}
 	}
 }
 
@@ -302,23 +266,23 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	var said strings.Builder
 	defer func(out io.Writer) { r.Out = out }(r.Out)
 	r.Out = &said
-	_, err := r.try(Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole,
-		Guess: 100})
-	if !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
-		t.Errorf("got %v, want that it was not measured, and why", err)
+	wrong := r.Try(Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole, Guess: 100})
+	if !strings.Contains(wrong.NotMeasured, "LANES") {
+		t.Errorf("got %v, want that it was not measured, and why", wrong)
 	}
 	if n := strings.Count(said.String(), "; again"); n != tries-1 {
 		t.Errorf("it was repeated %d times, want %d", n, tries-1)
 	}
 	calls := 0
-	err = must.Catch(func() { repeated(r, "thief", func() int { calls++; must.OK(ground.ErrBroken); return 0 }) })
+	thief := Contestant{Special: func(*Runner) Sample { calls++; must.OK(ground.ErrBroken); return nil }}
+	err := must.Catch(func() { r.Round(thief) })
 	if !errors.Is(err, ground.ErrBroken) || errors.Is(err, ErrNotMeasured) || calls != 1 {
 		t.Errorf("a broken promise: %v after %d tries, want one and the run's end", err, calls)
 	}
 }
 
 func TestBacklogsFollowTheLastRates(t *testing.T) {
-	r := &Runner{Length: 10 * time.Second}
+	r := &Runner{Sizes: Sizes{Length: 10 * time.Second}, rates: map[string][]float64{}}
 	c := Contestant{Name: "x", Guess: 1000}
 	const reserved = reserve
 	if got := r.sowing(c).Orders; got != 14_350+reserved {

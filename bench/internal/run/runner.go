@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,24 +13,41 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
+// Sizes are how long rounds are, and over how much they go.
+type Sizes struct {
+	Length  time.Duration // how long a round is measured
+	LogRows int64         // rows in the full consumer log
+	Waiting int64         // messages of a round to the end
+	Failing int64         // messages of one in which all fail
+	Letters int64         // that are replayed
+	Backlog int64         // of the round of memory
+	Minute  time.Duration // of which that one has three; MySQL is blocked for half of it
+}
+
 // Runner runs rounds of one build.
 type Runner struct {
+	Sizes
+	Warm   time.Duration // how long a round runs before it is measured
 	Ground *ground.Ground
 	// Build is the product's, of those on the ground; Schema is the beginning of its schemas' names.
 	Build  ground.Build
 	Schema string
-	// Length is how long a round is measured, Warm how long it runs before that.
-	Length, Warm time.Duration
-	// LogRows is how many rows the full consumer log has.
-	LogRows int64
-	// Waiting is how many messages wait in a round to the end, Failing how many if all of them fail, and Letters how many
-	// dead letters are replayed.
-	Waiting, Failing, Letters int64
-	Out                       io.Writer
+	// Profiles, if not empty, is a folder for what the daemon's pages and the database tell of each round.
+	Profiles string
+	Out      io.Writer
 
 	fields map[string]*ground.Field
 	rounds uint64               // rounds so far: seeds
 	rates  map[string][]float64 // of a contestant, the last ones
+}
+
+// New makes the runner of a build.
+func New(g *ground.Ground, b ground.Build, schema string, s Sizes, out io.Writer) *Runner {
+	const longest, part = time.Second, 5
+	return &Runner{
+		Sizes: s, Warm: min(longest, s.Length/part), Ground: g, Build: b, Schema: schema, Out: out,
+		fields: map[string]*ground.Field{}, rates: map[string][]float64{},
+	}
 }
 
 // Close lets go of the schemas' connections.
@@ -48,9 +64,6 @@ func (r *Runner) field(name string, fill func(*ground.Field)) *ground.Field {
 	if f == nil {
 		f = r.Ground.Field(r.Schema+"_"+name, r.Build)
 		fill(f)
-		if r.fields == nil {
-			r.fields = map[string]*ground.Field{}
-		}
 		r.fields[name] = f
 	}
 	return f
@@ -74,9 +87,32 @@ var ErrNotMeasured = errors.New("could not be measured")
 // tries is how often a round may fail.
 const tries = 5
 
-// repeated does a round, and again on a new connection when it fails: a server that was slow to answer, or ended a
-// connection, must not cost the whole run. What breaks the promise is never tried again.
-func repeated[T any](r *Runner, name string, do func() T) (got T) {
+// Round sows and measures one round, and again on a new connection when it fails: a server that was slow to answer, or
+// ended a connection, must not cost the whole run. What breaks the promise is never tried again. A contestant that is
+// faster than expected and empties the queue gets another round with more to do: a part of a round is no round.
+func (r *Runner) Round(c Contestant) (round Round) {
+	return r.repeated(c.Name, func() Round {
+		if c.Special == nil {
+			return r.once(c)
+		}
+		round := Round{Contestant: c.Name, Sample: c.Special(r)}
+		fmt.Fprintln(r.Out, round)
+		return round
+	})
+}
+
+// Try is Round; one that could not be measured says so.
+func (r *Runner) Try(c Contestant) (round Round) {
+	err := must.Catch(func() { round = r.Round(c) })
+	if !errors.Is(err, ErrNotMeasured) {
+		must.OK(err)
+		return round
+	}
+	fmt.Fprintf(r.Out, "  %v\n", err)
+	return Round{Contestant: c.Name, NotMeasured: err.Error()}
+}
+
+func (r *Runner) repeated(name string, do func() Round) (got Round) {
 	var err error
 	for try := range tries {
 		err = must.Catch(func() {
@@ -97,12 +133,6 @@ func repeated[T any](r *Runner, name string, do func() T) (got T) {
 	return got
 }
 
-// Round sows and measures one round. When a contestant is faster than expected and empties the queue, it gets another
-// round with more to do: a part of a round is no round.
-func (r *Runner) Round(c Contestant) Round {
-	return repeated(r, c.Name, func() Round { return r.once(c) })
-}
-
 func (r *Runner) once(c Contestant) (round Round) {
 	f := r.empty()
 	if c.FullLog {
@@ -111,6 +141,9 @@ func (r *Runner) once(c Contestant) (round Round) {
 	began := time.Now()
 	f.Sow(r.sowing(c), r.seed())
 	sown := time.Since(began)
+	if c.Extent == Evenly {
+		r.untilCalm()
+	}
 	before := fixedWork()
 	err := must.Catch(func() { round = r.measure(c, f) })
 	if errors.Is(err, errTooShort) {
@@ -120,7 +153,7 @@ func (r *Runner) once(c Contestant) (round Round) {
 	must.OK(err)
 	round.Fixed = before.longer(fixedWork())
 	r.learn(c, round.Rate)
-	fmt.Fprintf(r.Out, "  %s  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
+	fmt.Fprintf(r.Out, "%v  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
 		time.Since(began).Round(time.Second/10))
 	return round
 }
@@ -130,9 +163,6 @@ const lastRates = 3
 
 // learn notes how fast a contestant was, or is thought to be.
 func (r *Runner) learn(c Contestant, rate float64) {
-	if r.rates == nil {
-		r.rates = map[string][]float64{}
-	}
 	rates := append(r.rates[c.Name], rate)
 	r.rates[c.Name] = rates[max(0, len(rates)-lastRates):]
 }
@@ -168,6 +198,10 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	s := c.Sowing
 	s.Orders, s.KeepLog = int64(rate*more*(r.Warm+r.Length+ending).Seconds())+reserve, c.FullLog
 	switch {
+	case c.Extent == Evenly:
+		s.Orders, s.NoBacklog = int64(c.Guess*(r.Warm+r.evenly()).Seconds()), true
+	case c.Extent == Looked:
+		s.Orders, s.NoBacklog = 1, true
 	case c.Extent == Replayed:
 		s.Orders = r.Letters
 	case c.Extent == Whole && s.PoisonEvery != 1:
@@ -185,15 +219,3 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 }
 
 func (r *Runner) seed() uint64 { r.rounds++; return r.rounds }
-
-// Sample is what was measured in one way or another, by name. It is told in one line.
-type Sample map[string]float64
-
-func (r *Runner) tell(name string, s Sample) Sample {
-	line := fmt.Sprintf("  %-22s", name)
-	for _, part := range slices.Sorted(maps.Keys(s)) {
-		line += fmt.Sprintf(" %s %.5g", part, s[part])
-	}
-	fmt.Fprintln(r.Out, line)
-	return s
-}

@@ -7,14 +7,14 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 )
 
-// Day is what was measured on a day of a year, some values of each.
-type Day struct{ Rates, LookUps, MiB []float64 }
+// LogMiB is how much room the log takes on a day of a year.
+const LogMiB = "MiB of consumer_log"
 
 // Year measures a daemon, and look-ups, before a log as full as it gets of so many rows a year, and before one over
 // which such a year has passed: in turns, so that whatever else the machine does is the same for both.
-func (r *Runner) Year(rows, times int64) (days [2]Day) {
+func (r *Runner) Year(rows, times int64) (first, last map[string][]float64) {
 	y := ground.Year{Rows: rows, End: time.Now()}
-	fields := [2]*ground.Field{
+	fields := []*ground.Field{
 		r.field("first", func(f *ground.Field) { f.BeginYear(y) }),
 		r.field("last", func(f *ground.Field) {
 			f.BeginYear(y)
@@ -23,15 +23,17 @@ func (r *Runner) Year(rows, times int64) (days [2]Day) {
 			fmt.Fprintf(r.Out, "  %d rows were deleted in %v\n", deleted, time.Since(began).Round(time.Second))
 		}),
 	}
+	first, last = map[string][]float64{}, map[string][]float64{}
 	for range times {
-		for i, name := range []string{"first day", "last day"} {
+		for i, day := range []map[string][]float64{first, last} {
 			const lookUps = 100_000
-			d, f := &days[i], fields[i]
+			f := fields[i]
 			r.fields["full"] = f
-			d.MiB = append(d.MiB, f.LogMiB())
-			d.LookUps = append(d.LookUps, f.LookUps(lookUps))
-			d.Rates = append(d.Rates, r.Round(Contestant{Name: name, FullLog: true, Guess: 25_000}).Rate)
+			day[LogMiB] = append(day[LogMiB], f.LogMiB())
+			day["rows looked up a second"] = append(day["rows looked up a second"], f.LookUps(lookUps))
+			round := r.Round(Contestant{Name: []string{"first day", "last day"}[i], FullLog: true, Guess: 25_000})
+			day["messages/s"] = append(day["messages/s"], round.Rate)
 		}
 	}
-	return days
+	return first, last
 }
