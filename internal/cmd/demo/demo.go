@@ -1,20 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/chaos"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
@@ -34,26 +38,43 @@ const (
 	amount        = 100_000 // of each sku
 )
 
-// retryDelays are short, so that an unknown order's five attempts take two seconds and not the three minutes of a
-// production.
-const retryDelays = "200ms,400ms,600ms,800ms"
+const (
+	// retryDelays are short, so that an unknown order's five attempts take two seconds and not the three minutes of a
+	// production.
+	retryDelays = "200ms,400ms,600ms,800ms"
+	database    = "rollbackd_demo"
+	// example is the folder of the classic statements, from the repository's root, where make runs.
+	example = "deploy/examples/sql/overtaking"
+)
 
-// database is the schema's name.
-const database = "rollbackd_demo"
+// classicTables stand behind an order with a state and a row of stock for each of the goods, those of an example, whose
+// statements the daemon runs. They show the shop and the oracle what these write and read, under the names that they
+// know. Who released an order stands nowhere in the classic tables; it must have been the message of that order.
+var classicTables = []string{
+	"DELETE FROM tb_order", "DELETE FROM tb_stock",
+	"CREATE VIEW stock AS SELECT goods_id AS sku_id, amount FROM tb_stock",
+	`CREATE TABLE stock_reservation (
+	order_sn VARBINARY(64) NOT NULL, sku_id BIGINT NOT NULL, quantity INT NOT NULL, status TINYINT NOT NULL,
+	rollback_tag VARBINARY(64), rollback_key VARBINARY(255), PRIMARY KEY (order_sn, sku_id)
+) ENGINE=InnoDB`,
+	`CREATE TRIGGER demo_reserved AFTER INSERT ON stock_reservation FOR EACH ROW
+	INSERT IGNORE INTO tb_order VALUES (NEW.order_sn, 'cancelling')`,
+	`CREATE TRIGGER demo_released AFTER UPDATE ON tb_order FOR EACH ROW UPDATE stock_reservation SET status = 2,
+	rollback_tag = 'stock.rollback', rollback_key = CONCAT('rollback-', NEW.order_sn) WHERE order_sn = NEW.order_sn`,
+}
 
 // demo is what the steps hand on to each other, in their order.
 type demo struct {
-	ctx    context.Context
-	out    *os.File
-	tables tables
+	ctx     context.Context
+	out     *os.File
+	classic bool // the tables are those of the classic algorithm
 
 	dir    string // everything is below it
 	stack  *stack.Stack
 	binary string
 	env    []string // of the binary
 	cfg    config.Config
-	db     *gorm.DB
-	pool   *sql.DB
+	db     *sql.DB
 	daemon *program.Process
 	log    program.Log // the daemon's
 
@@ -62,33 +83,59 @@ type demo struct {
 	oracle  oracle.World
 	ledger  *oracle.Ledger
 	initial oracle.Stock // before any reservation
-
-	known, unknown []shop.Order
-	reserved       oracle.Stock // after the reservations, before the rollbacks
-	took           time.Duration
-	first          outcome      // of the messages
-	mended         oracle.Stock // after the unknown orders' reservations
+	outcome outcome
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
-// begin starts the servers, builds the binary and migrates.
+// begin makes the folder and the binary.
 func (d *demo) begin() {
 	d.dir = must.Get(os.MkdirTemp("", "rollbackd-demo-"))
 	must.OK(os.Setenv("TMPDIR", d.dir)) // the servers' folders go below ours
 	d.say("folder       %s, removed at the end", d.dir)
+	d.binary = must.Get(program.Build(d.ctx, d.dir))
+}
+
+// chain tells of orders that are paid, cancelled or left to their timeout, and whose messages go through the outbox,
+// while relays and daemons are killed.
+func (d *demo) chain() {
+	d.begin()
+	result := must.Get(chaos.Run(d.ctx, chaos.Options{
+		Binary: d.binary, LogDir: d.dir, Seed: 1, Phase: chaos.Phases()[0], Duration: 30 * time.Second, Rate: 500, Out: d.out,
+		Only: []string{"daemon kill -9", "relay kill -9"},
+	}))
+	result.Print(d.out)
+	must.OK(result.Err())
+	d.say("\nevery order is paid for or has given its goods back, and each release was told: exactly once")
+}
+
+// story is told from top to bottom.
+func (d *demo) story() {
+	d.say("rollbackd: %s cancelled orders give their stock back, each exactly once\n", number(orders))
+	d.begin()
+	d.open()
+	must.OK(shop.Stock(d.ctx, d.db, skus, amount))
+	d.initial = d.stock()
+	known, unknown := shop.Orders(d.rng, "order", orders, skus), shop.Orders(d.rng, "late", unknownOrders, skus)
+	d.reserve(known)
+	d.say("reserve      %s orders have taken %s pieces of %d skus", number(orders), number(d.stock().Sum().Reserved), skus)
+	d.startDaemon()
+	d.publish(known, unknown)
+	d.ended(orders, malformed+unknownOrders+conflicts) // the unknown orders take all their attempts
+	d.outcome.Absorbed = must.Get(d.daemon.Metrics(d.ctx)).Deliveries("duplicate")
+	d.report()
+	d.replay(unknown)
+	d.stopDaemon()
+	verdict := must.Get(d.oracle.Check(d.ctx, d.initial, d.ledger, oracle.Allowance{}))
+	d.say("\noracle: %+v", verdict.Counters)
+	must.OK(verdict.Err())
+}
+
+// open starts the servers, and makes the schema, the settings and what the demo itself uses of them.
+func (d *demo) open() {
 	d.stack = must.Get(stack.Start(d.ctx, stack.Options{}))
 	d.say("servers      of our own: RabbitMQ on %s, MariaDB on %s, Redis on %s", d.stack.RabbitMQ.Addr(),
 		d.stack.MySQL.Addr(), d.stack.Redis.Addr())
-	d.binary = must.Get(program.Build(d.ctx, d.dir))
-	d.open()
-	must.Get(program.Run(d.ctx, d.binary, d.env, "migrate"))
-	d.tables.create(d.ctx, d.pool)
-	d.say("migrate      tables, exchange and queues are made; %s", d.tables)
-}
-
-// open makes the schema, the settings and what the demo itself uses of them.
-func (d *demo) open() {
 	server := must.Get(mysql.ParseDSN(d.stack.MySQL.URL()))
 	pool := stack.OpenMySQL(server.Clone())
 	defer pool.Close()
@@ -100,21 +147,31 @@ func (d *demo) open() {
 	} {
 		d.env = append(d.env, config.Prefix+name+"="+value)
 	}
-	d.env = append(d.env, d.tables.settings()...)
+	d.db = stack.OpenMySQL(server)
+	if d.classic {
+		d.env = append(d.env, config.Prefix+"HANDLER="+config.HandlerSQL,
+			config.Prefix+"SQL_FILE="+filepath.Join(example, "handler.sql"))
+		text := must.Get(os.ReadFile(filepath.Join(example, "tables.sql")))
+		must.Exec(d.ctx, d.db, strings.Split(strings.TrimSuffix(strings.TrimSpace(string(text)), ";"), ";\n")...)
+		must.Exec(d.ctx, d.db, classicTables...)
+	}
+	must.Get(program.Run(d.ctx, d.binary, d.env, "migrate"))
+	d.say("migrate      tables, exchange and queues are made")
 	var err error
 	d.cfg, _, err = config.Load(d.env)
 	must.OK(err, "settings of the demo")
-	d.db, _, err = dedup.Open(d.ctx, server.FormatDSN(), dedup.OpenOptions{Program: rabbit.ConnectionName("demo")})
-	must.OK(err)
-	d.pool = must.Get(d.db.DB())
 	d.rng = rand.New(rand.NewPCG(1, 1)) // the same shop each time
 	d.route = shop.Route{Exchange: d.cfg.Exchange, Key: d.cfg.RoutingKeys[0]}
 	d.oracle = oracle.World{
-		DB: d.pool, LogTable: d.cfg.LogTable, Group: d.cfg.Group, KeyFrom: d.cfg.KeyFrom,
+		DB: d.db, LogTable: d.cfg.LogTable, Group: d.cfg.Group, KeyFrom: d.cfg.KeyFrom,
 		AMQPURL: d.cfg.AMQPURLs[0], Queue: d.cfg.Queue, Delays: d.cfg.RetryDelays,
 	}
 	d.ledger = must.Get(d.oracle.NewLedger())
 }
+
+func (d *demo) stock() oracle.Stock { return must.Get(oracle.ReadStock(d.ctx, d.db)) }
+
+func (d *demo) reserve(orders []shop.Order) { must.OK(shop.SeedReserved(d.ctx, d.db, orders)) }
 
 // startDaemon starts rollbackd run and waits until it consumes.
 func (d *demo) startDaemon() {
@@ -128,12 +185,101 @@ func (d *demo) startDaemon() {
 	d.say("             ROLLBACKD_RETRY_DELAYS=%s: short for the demo, 1s,5s,30s,2m otherwise", retryDelays)
 }
 
+// publish publishes everything: the good messages, a fifth of them twice and in any order; among them the malformed and
+// the unknown ones; at last, when theirs have been applied for sure, the ones whose key another body has.
+func (d *demo) publish(known, unknown []shop.Order) {
+	sent := shop.Repeat(d.rng, d.route.Rollbacks(known), duplicates)
+	for i := range malformed {
+		cut := d.route.Message(fmt.Sprintf("malformed-%d", i), []byte(`{"order_sn":"order-000001","items":[{"sku_id":1}]}`))
+		sent = append(sent, oracle.Sent{Publishing: cut, Fate: oracle.ToDie(dedup.ReasonMalformed)})
+	}
+	sent = append(sent, d.dying(unknown)...)
+	d.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+	d.say("publish      %s messages, %.0f %% of the good ones twice, %d of them bad; the daemon works meanwhile\n",
+		number(len(sent)+conflicts), 100*duplicates, malformed+unknownOrders+conflicts)
+	began, shown, confirmed := time.Now(), time.Now(), 0
+	applied := func() int { // with a line each second
+		m := must.Get(d.daemon.Metrics(d.ctx))
+		if n := m.Deliveries("applied"); n < orders && time.Since(shown) < time.Second {
+			return n
+		}
+		shown = time.Now()
+		d.say("%5.1f s   published %s   applied %s   duplicates %s   dead letters %d   %s/s", time.Since(began).Seconds(),
+			number(confirmed), number(m.Deliveries("applied")), number(m.Deliveries("duplicate")),
+			m.Deliveries("dead_lettered"), number(int(float64(m.Settled())/time.Since(began).Seconds())))
+		return m.Deliveries("applied")
+	}
+	d.send(sent, func(n int) { confirmed = n; applied() })
+	d.until("the orders to be applied", time.Minute, 50*time.Millisecond, func() bool { return applied() == orders })
+	d.outcome.PerSecond = int(float64(len(sent)) / time.Since(began).Seconds())
+	var late []oracle.Sent
+	for _, o := range known[:conflicts] { // another service says something else under the same key
+		other := d.route.Message(o.Key(), bytes.Replace(o.Body(), []byte(`"reason":"`), []byte(`"reason":"no `), 1))
+		late = append(late, oracle.Sent{Publishing: other, Fate: oracle.ToDie(dedup.ReasonConflict)})
+	}
+	d.send(late, nil)
+	d.outcome.Published = len(sent) + conflicts
+}
+
+// dying are messages of orders that nobody has reserved yet.
+func (d *demo) dying(orders []shop.Order) []oracle.Sent {
+	sent := d.route.Rollbacks(orders)
+	for i := range sent {
+		sent[i].Fate = oracle.ToDie(dedup.ReasonExhausted)
+	}
+	return sent
+}
+
+// send publishes messages and waits until they are confirmed.
+func (d *demo) send(sent []oracle.Sent, progress func(int)) {
+	p := rabbit.NewPublisher(rabbit.Config{URLs: d.cfg.AMQPURLs, Name: rabbit.ConnectionName("demo")})
+	defer func() { _ = p.Close(d.ctx) }() // everything is confirmed by then
+	must.OK(shop.Publish(d.ctx, p, d.ledger, sent, progress))
+}
+
+// replay makes the unknown orders known, whose reservations had only been late, and replays their letters.
+func (d *demo) replay(unknown []shop.Order) {
+	d.reserve(unknown)
+	d.say("\nthe %d unknown orders become known: they reserve %s pieces; now `rollbackd dlq replay --reason exhausted`",
+		len(unknown), number(d.stock().Sum().Reserved))
+	text := must.Get(program.Run(d.ctx, d.binary, d.env, "dlq", "replay", "--reason", string(dedup.ReasonExhausted),
+		"--output", "json"))
+	var result struct{ Replayed int }
+	must.OK(json.Unmarshal([]byte(text), &result), "read what the replay says: ", text)
+	if result.Replayed != len(unknown) {
+		must.OK(fmt.Errorf("%d letters replayed, want %d:\n%s", result.Replayed, len(unknown), text))
+	}
+	for _, o := range unknown {
+		d.ledger.Expect(oracle.ToBeApplied(), dedup.Identity{Group: d.cfg.Group, Tag: d.route.Key, Key: o.Key()})
+	}
+	d.ended(orders+unknownOrders, malformed+conflicts)
+	d.report()
+}
+
+// ended waits until so many rows say success and so many say dead.
+func (d *demo) ended(applied, dead int) {
+	d.until("the last message to end", 30*time.Second, 100*time.Millisecond, func() bool {
+		d.outcome.count(d.ctx, d.db, d.cfg.LogTable)
+		return d.outcome.Applied == applied && sum(d.outcome.Dead) == dead
+	})
+}
+
+// report tells what became of the messages, asked of MySQL and not of the daemon.
+func (d *demo) report() {
+	d.say("")
+	d.outcome.Stock = compare(d.stock(), d.initial)
+	d.outcome.write(d.out)
+	if d.outcome.Stock.Wrong > 0 {
+		must.OK(errors.New("the stock is not what it must be"))
+	}
+}
+
 // until asks yes every so often.
 func (d *demo) until(what string, patience, pause time.Duration, yes func() bool) {
 	ok := poll.During(d.ctx, patience, pause, func() bool {
 		select {
 		case <-d.daemon.Exited():
-			must.OK(fmt.Errorf("the daemon has ended; its last words:\n%s", d.lastWords()))
+			must.OK(fmt.Errorf("the daemon has ended; its last words:\n%s", d.log.Tail(10)))
 		default:
 		}
 		return yes()
@@ -150,8 +296,8 @@ func (d *demo) end() error {
 	if d.daemon != nil {
 		errs = append(errs, must.Catch(d.stopDaemon))
 	}
-	if d.pool != nil {
-		errs = append(errs, d.pool.Close())
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
 	}
 	if d.stack != nil {
 		errs = append(errs, d.stack.Stop())
@@ -169,12 +315,7 @@ func (d *demo) stopDaemon() {
 	d.daemon = nil
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
-	code, err := daemon.Stop(ctx)
-	if err == nil && code != 0 {
-		err = fmt.Errorf("the daemon exited with %d instead of draining:\n%s", code, d.lastWords())
+	if code := must.Get(daemon.Stop(ctx)); code != 0 {
+		must.OK(fmt.Errorf("the daemon exited with %d instead of draining:\n%s", code, d.log.Tail(10)))
 	}
-	must.OK(err)
 }
-
-// lastWords are the end of the daemon's log.
-func (d *demo) lastWords() string { return d.log.Tail(10) }

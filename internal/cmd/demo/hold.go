@@ -20,7 +20,7 @@ const brokenOrders = 3
 // then no failure.
 func (d *demo) hold() {
 	d.startDaemon()
-	broken := d.ordersOf("broken", 0, brokenOrders)
+	broken := shop.Orders(d.rng, "broken", brokenOrders, skus)
 	d.send(d.dying(broken), nil)
 	d.ended(orders+unknownOrders, malformed+conflicts+brokenOrders)
 	addr := must.Get(d.daemon.Addr(d.ctx))
@@ -62,7 +62,7 @@ func (d *demo) mendWhenAsked(broken []shop.Order, asked string) {
 	const years = 1 << 30 * time.Second
 	err := must.Catch(func() {
 		d.until("their end", years, 200*time.Millisecond, func() bool { _, err := os.Stat(asked); return err != nil })
-		d.reserveAll(broken)
+		d.reserve(broken)
 		d.say("mended: now their letters can be replayed")
 		d.until("the end", years, time.Second, func() bool { return false })
 	})

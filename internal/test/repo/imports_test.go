@@ -141,7 +141,7 @@ var arrows = []arrow{
 	{"internal/cmd/chaos", []string{"internal/test"}, "it parses the command line of a run and prints its verdict"},
 	{"internal/cmd/with-servers", []string{"internal/test/stack"}, "it shares one set of servers among a run's test " +
 		"binaries"},
-	{"internal/cmd/demo", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
+	{"internal/cmd/demo", []string{"internal/test/chaos", "internal/test/stack", "internal/test/oracle", "internal/test/program",
 		"internal/test/must", "internal/test/poll", "internal/test/shop", "internal/daemon", "internal/config", "consumer",
 		"deadletter", "dedup", "internal/rabbit", "internal/wire", "outbox", "stock"},
 		"it shows what a user does, with servers of its own"},
