@@ -59,12 +59,21 @@ type Counters struct {
 	AttemptsSpent      int // claimed attempts of messages that must be applied, beyond the first of each
 }
 
-// String is the counters on one line.
-func (c Counters) String() string {
-	return fmt.Sprintf("attempt %d, acknowledged %d, applied %d, lost %d, duplicated effects %d, dead-lettered %d, "+
-		"discarded %d, still queued %d, duplicates absorbed %d, recovered %d, stale %d, attempts spent on dependencies %d",
-		c.Attempt, c.Acknowledged, c.Applied, c.Lost, c.DuplicatedEffects, c.DeadLettered, c.Discarded, c.Queued,
-		c.DuplicatesAbsorbed, c.Recovered, c.Stale, c.AttemptsSpent)
+// Chain says where to look for what lies before and behind the consumer log.
+type Chain struct {
+	Orders string // the table of the orders: order_sn, and status, which is paid or something else
+	Outbox string // the table of the outbox
+	Told   string // the table with a row of each effect of an event stock.released: event, its key
+}
+
+// Ends are what was counted at the ends of the chain.
+type Ends struct {
+	Orders, Paid  int
+	Mismatched    int // orders whose stock is not what their status says
+	OutboxLeft    int // rows of the outbox
+	Events        int // releases that had the effect of their event
+	EventsMissing int // releases without
+	EventsDoubled int // events that had more than one effect
 }
 
 // Report is the verdict on a run.
@@ -83,9 +92,6 @@ const examples = 5
 
 // find notes what is wrong. kind says what, and more of it than examples are only counted.
 func (r *Report) find(kind, format string, args ...any) {
-	if r.more == nil {
-		r.more = map[string]int{}
-	}
 	r.more[kind]++
 	if n := r.more[kind]; n <= examples {
 		r.Findings = append(r.Findings, kind+": "+fmt.Sprintf(format, args...))
@@ -123,7 +129,7 @@ func (w World) Check(ctx context.Context, before Stock, l *Ledger, allow Allowan
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	j := judgement{w: w, ctx: ctx, allow: allow, ledger: l, Report: &Report{
-		Before: before, DeadByReason: map[dedup.Reason]int{},
+		Before: before, DeadByReason: map[dedup.Reason]int{}, more: map[string]int{},
 		Counters: Counters{Attempt: l.attempt, Acknowledged: l.ack},
 	}}
 	err := must.Catch(func() {
@@ -137,7 +143,9 @@ func (w World) Check(ctx context.Context, before Stock, l *Ledger, allow Allowan
 		j.checkQueues()
 		j.checkHalves()
 		j.checkAudit()
-		j.checkChain()
+		if w.Chain != nil {
+			j.checkChain(*w.Chain)
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("oracle: %w", err)
@@ -281,13 +289,11 @@ func (j judgement) checkQueues() {
 // checkHalves is rule 5: what a success row stands for is released, and what is released has a success row.
 func (j judgement) checkHalves() {
 	reserved := map[string]int{}
-	must.Rows(j.ctx, j.w.DB, "SELECT order_sn, COUNT(*) FROM stock_reservation WHERE status = 1 GROUP BY order_sn",
-		func(scan func(...any)) {
-			var order string
-			var n int
-			scan(&order, &n)
-			reserved[order] = n
-		})
+	must.Rows(j.ctx, j.w.DB, "SELECT order_sn FROM stock_reservation WHERE status = 1", func(scan func(...any)) {
+		var order string
+		scan(&order)
+		reserved[order]++
+	})
 	for n, m := range j.ledger.messages {
 		if left := reserved[m.order]; m.order != "" && left > 0 && j.rows[m.own].status == success {
 			j.find("half batch", "message %v is applied, but %d items of order %q are still reserved", n.key, left, m.order)
@@ -323,26 +329,58 @@ func Audit(ctx context.Context, db *sql.DB) error {
 	})
 }
 
+// broken runs a query that finds in words what breaks a rule, and says how often.
+func (j judgement) broken(kind, query string) int {
+	must.Rows(j.ctx, j.w.DB, query, func(scan func(...any)) {
+		var found string
+		scan(&found)
+		j.find(kind, "%s", found)
+	})
+	return j.more[kind]
+}
+
 // checkAudit is rule 3. Without an audit there is nothing to check.
 func (j judgement) checkAudit() {
-	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?"
-	if must.Value[int](j.ctx, j.w.DB, made, auditTable) == 0 {
+	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '"
+	if must.Value[int](j.ctx, j.w.DB, made+auditTable+"'") == 0 {
 		return
 	}
-	must.Rows(j.ctx, j.w.DB, "SELECT order_sn, sku_id, COUNT(*), SUM(was <> 1) FROM "+auditTable+
-		" GROUP BY 1, 2 HAVING COUNT(*) > 1 OR SUM(was <> 1) > 0", func(scan func(...any)) {
-		var order string
-		var sku int64
-		var n, odd int
-		scan(&order, &sku, &n, &odd)
-		j.DuplicatedEffects++
-		j.find("duplicated effect", "sku %d of order %q was released %d times, %d times when it was not reserved", sku, order,
-			n, odd)
+	j.DuplicatedEffects = j.broken("duplicated effect", "SELECT CONCAT('sku ', sku_id, ' of order ', order_sn, "+
+		"' was released ', COUNT(*), ' times, ', SUM(was <> 1), ' times when it was not reserved') FROM "+auditTable+
+		" GROUP BY order_sn, sku_id HAVING COUNT(*) > 1 OR SUM(was <> 1) > 0")
+	j.broken("audit", "SELECT CONCAT('it saw ', seen, ' releases of ', done, ': it was made too late to judge this run') "+
+		"FROM (SELECT (SELECT COUNT(*) FROM "+auditTable+") AS seen, (SELECT COUNT(*) FROM stock_reservation "+
+		"WHERE status = 2) AS done) AS counted WHERE seen < done")
+}
+
+// checkChain is rule 7.
+func (j judgement) checkChain(c Chain) {
+	count := func(what string) int { return must.Value[int](j.ctx, j.w.DB, "SELECT COUNT(*) FROM "+c.Orders+what) }
+	e := &Ends{Orders: count(""), Paid: count(" WHERE status = 'paid'")}
+	j.Ends = e
+	e.Mismatched = j.broken("order", "SELECT CONCAT(o.order_sn, ' is ', o.status, ', and the stock has another end for "+
+		"some of its ', COUNT(r.sku_id), ' items') FROM "+c.Orders+" o LEFT JOIN stock_reservation r USING (order_sn) "+
+		"GROUP BY o.order_sn, o.status HAVING COUNT(r.sku_id) = 0 OR SUM(r.status <> IF(o.status = 'paid', 3, 2)) > 0")
+	e.OutboxLeft = j.broken("left in the outbox",
+		"SELECT CONCAT(msg_tag, '/', msg_key, ' (', COALESCE(reason, ''), ')') FROM "+c.Outbox)
+	must.Rows(j.ctx, j.w.DB, "SELECT event, SUM(released), SUM(told) FROM (SELECT DISTINCT CONCAT_WS('/', rollback_tag, "+
+		"rollback_key) AS event, 1 AS released, 0 AS told FROM stock_reservation WHERE status = 2 UNION ALL "+
+		"SELECT event, 0, 1 FROM "+c.Told+") AS both_ends GROUP BY event", func(scan func(...any)) {
+		var event string
+		var released, told int
+		scan(&event, &released, &told)
+		if told > 1 {
+			e.EventsDoubled++
+			j.find("event double-applied", "%s %d times", event, told)
+		}
+		switch {
+		case released == 0:
+			j.find("event of nothing", "%s, and no such message has released anything", event)
+		case told == 0:
+			e.EventsMissing++
+			j.find("event missing", "%s has released something", event)
+		default:
+			e.Events++
+		}
 	})
-	releases := must.Value[int](j.ctx, j.w.DB, "SELECT COUNT(*) FROM "+auditTable)
-	released := must.Value[int](j.ctx, j.w.DB, "SELECT COUNT(*) FROM stock_reservation WHERE status = 2")
-	if releases < released {
-		j.find("duplicated effect", "the audit saw %d releases of %d: it was made too late to judge this run", releases,
-			released)
-	}
 }

@@ -48,22 +48,23 @@ func newWorld(t *testing.T) *world {
 		Queue: w.broker.Name("main"), Delays: []time.Duration{time.Hour},
 		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil },
 	}
-	w.declare()
 	w.ledger = require.Get(w.oracle.NewLedger())(t)
-	w.perfect()
-	return w
-}
-
-func (w *world) declare() {
-	w.t.Helper()
-	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
-	defer conn.Close()
+	conn := w.dial()
 	topology := rabbit.TopologyConfig{
 		Exchange: w.broker.Name("x"), Queue: w.oracle.Queue, RoutingKeys: []string{tag}, Delays: w.oracle.Delays,
 	}
 	w.broker.Track(topology.Queues()...)
 	w.broker.TrackExchanges(topology.Exchange)
-	require.Get(rabbit.Declare(w.t.Context(), conn, topology))(w.t)
+	require.Get(rabbit.Declare(t.Context(), conn, topology))(t)
+	w.perfect()
+	return w
+}
+
+func (w *world) dial() *rabbit.Conn {
+	w.t.Helper()
+	conn := require.Get(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func (w *world) perfect() {
@@ -74,7 +75,8 @@ func (w *world) perfect() {
 	w.before = require.Get(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 	w.record("a", "body a", "A", oracle.ToBeApplied(), 2)
 	w.record("d", "body d", "", oracle.ToDie(dedup.ReasonPermanent), 1)
-	w.release("A", 1, 2, "a")
+	w.exec("UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = 'a'", tag)
+	w.exec("UPDATE stock SET amount = amount + 2 WHERE sku_id = 1")
 	w.row("a", "body a", 1, 1, "")
 	w.row("d", "body d", 3, 1, "permanent")
 	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "d", "body d", wire.CopyOptions{Reason: dedup.ReasonPermanent})
@@ -94,13 +96,6 @@ func (w *world) nameless(body string) {
 
 func (w *world) publishing(key, body string) rabbit.Publishing {
 	return rabbit.Publishing{Key: tag, Message: rabbit.Message{MessageID: key, Body: []byte(body), Type: tag}}
-}
-
-func (w *world) release(order string, sku, quantity int, key string) {
-	w.t.Helper()
-	w.exec("UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ? WHERE order_sn = ? AND sku_id = ?",
-		tag, key, order, sku)
-	w.exec("UPDATE stock SET amount = amount + ? WHERE sku_id = ?", quantity, sku)
 }
 
 func (w *world) row(key, body string, status, attempts int, reason string) {
@@ -125,18 +120,26 @@ func (w *world) exec(query string, args ...any) {
 	stack.Exec(w.t, w.db, query, args...)
 }
 
-func (w *world) check(allow oracle.Allowance) *oracle.Report {
+// check judges, wants these counters, and findings of this kind alone; empty: none.
+func (w *world) check(allow oracle.Allowance, kind string, want oracle.Counters) *oracle.Report {
 	w.t.Helper()
-	return require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
+	report := require.Get(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
+	if err := report.Err(); kind != "" && (err == nil || !strings.Contains(err.Error(), "  "+kind+": ")) ||
+		kind == "" && err != nil {
+		w.t.Errorf("the oracle says %v, want a finding of kind %q", err, kind)
+	}
+	if kind == "" {
+		assert.Is(w.t, report.Counters, want, "counters")
+	}
+	return report
 }
+
+var perfect = oracle.Counters{Attempt: 3, Acknowledged: 3, Applied: 1, DeadLettered: 1, DuplicatesAbsorbed: 1}
 
 func TestOracleIsContentWithAPerfectRun(t *testing.T) {
 	w := newWorld(t)
 	for range 2 { // looking changes nothing
-		report := w.check(oracle.Allowance{})
-		assert.OK(t, report.Err())
-		want := oracle.Counters{Attempt: 3, Acknowledged: 3, Applied: 1, DeadLettered: 1, DuplicatesAbsorbed: 1}
-		assert.Is(t, report.Counters, want, "counters")
+		w.check(oracle.Allowance{}, "", perfect)
 	}
 }
 
@@ -145,87 +148,82 @@ func TestANamelessMessageIsKnownByItsBody(t *testing.T) {
 	w.nameless("odd")
 	w.row("x", "odd", 3, 0, "unidentified")
 	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "x", "odd", wire.CopyOptions{Reason: dedup.ReasonUnidentified})
-	report := w.check(oracle.Allowance{})
-	assert.OK(t, report.Err())
-	want := oracle.Counters{Attempt: 4, Acknowledged: 4, Applied: 1, DeadLettered: 2, DuplicatesAbsorbed: 1}
-	assert.Is(t, report.Counters, want, "counters")
+	w.check(oracle.Allowance{}, "", oracle.Counters{
+		Attempt: 4, Acknowledged: 4, Applied: 1, DeadLettered: 2, DuplicatesAbsorbed: 1,
+	})
 }
 
 func TestOracleFindsEveryBrokenPromise(t *testing.T) {
+	sql := func(statements ...string) func(*world) {
+		return func(w *world) {
+			for _, s := range statements {
+				w.exec(s)
+			}
+		}
+	}
+	published := func(key string) func(*world) {
+		return func(w *world) { w.record(key, "b", "", oracle.Fate{}, 1) }
+	}
+	nameless := func(then func(*world)) func(*world) {
+		return func(w *world) { w.nameless("odd"); then(w) }
+	}
+	row := func(key, body string, status, attempts int, reason string) func(*world) {
+		return func(w *world) { w.row(key, body, status, attempts, reason) }
+	}
+	unidentified := row("x", "odd", 3, 0, "unidentified")
 	for name, tt := range map[string]struct {
-		spoil func(w *world)
 		kind  string // of the finding
+		spoil func(*world)
 	}{
-		"stock from nothing": {func(w *world) {
-			w.exec("UPDATE stock SET amount = amount + 1 WHERE sku_id = 2")
-		}, "stock"},
-		"one sku's stock in another's": {func(w *world) {
-			w.exec("UPDATE stock SET amount = amount + 3 - 2 * sku_id")
-		}, "stock"},
-		"a message lost": {func(w *world) { w.record("lost", "b", "", oracle.Fate{}, 1) }, "lost"},
-		"a failed row without a copy": {func(w *world) {
-			w.record("f", "b", "", oracle.Fate{}, 1)
-			w.row("f", "b", 2, 1, "")
-		}, "lost"},
-		"a message still in a queue": {func(w *world) {
-			w.record("q", "b", "", oracle.Fate{}, 1)
+		"stock from nothing":           {"stock", sql("UPDATE stock SET amount = amount + 1 WHERE sku_id = 2")},
+		"one sku's stock in another's": {"stock", sql("UPDATE stock SET amount = amount + 3 - 2 * sku_id")},
+		"a message lost":               {"lost", published("lost")},
+		"a failed row without a copy":  {"lost", func(w *world) { published("f")(w); w.row("f", "b", 2, 1, "") }},
+		"a message still in a queue": {"still queued", func(w *world) {
+			published("q")(w)
 			w.copyTo(w.oracle.Queue, "q", "b", wire.CopyOptions{})
-		}, "still queued"},
-		"a stale copy left behind": {func(w *world) {
+		}},
+		"a stale copy left behind": {"left behind", func(w *world) {
 			w.copyTo(rabbit.RetryQueue(w.oracle.Queue, time.Hour), "a", "body a", wire.CopyOptions{})
-		}, "left behind"},
-		"a dead row without a letter": {func(w *world) {
+		}},
+		"a dead row without a letter": {"letter missing", func(w *world) {
 			w.broker.Purge(rabbit.DeadQueue(w.oracle.Queue))
-		}, "letter missing"},
-		"an innocent dead": {func(w *world) {
-			w.exec("UPDATE consumer_log SET consumer_status = 3, reason = 'exhausted' WHERE msg_key = 'a'")
-		}, "innocent"},
-		"a death of another reason": {func(w *world) {
-			w.exec("UPDATE consumer_log SET reason = 'exhausted' WHERE msg_key = 'd'")
-		}, "fate"},
-		"an attempt too many": {func(w *world) {
-			w.exec("UPDATE consumer_log SET consumer_times = 2 WHERE msg_key = 'a'")
-		}, "attempts"},
-		"a release without a success": {func(w *world) {
-			w.exec("UPDATE consumer_log SET consumer_status = 2 WHERE msg_key = 'a'")
-		}, "half batch"},
-		"a success without the release": {func(w *world) {
-			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('A', 2, 1, 1)")
-		}, "half batch"},
-		"a release that happened twice": {func(w *world) {
-			w.exec("UPDATE stock_reservation SET status = 1 WHERE order_sn = 'A'")
-			w.exec("UPDATE stock_reservation SET status = 2 WHERE order_sn = 'A'")
-		}, "duplicated effect"},
-		"a nameless message lost": {func(w *world) { w.nameless("odd") }, "lost"},
-		"a nameless message without its letter": {func(w *world) {
-			w.nameless("odd")
-			w.row("x", "odd", 3, 0, "unidentified")
-		}, "letter missing"},
-		"a nameless message still in a queue": {func(w *world) {
-			w.nameless("odd")
+		}},
+		"an innocent dead": {"innocent",
+			sql("UPDATE consumer_log SET consumer_status = 3, reason = 'exhausted' WHERE msg_key = 'a'")},
+		"a death of another reason": {"fate", sql("UPDATE consumer_log SET reason = 'exhausted' WHERE msg_key = 'd'")},
+		"an attempt too many":       {"attempts", sql("UPDATE consumer_log SET consumer_times = 2 WHERE msg_key = 'a'")},
+		"a release without a success": {"half batch",
+			sql("UPDATE consumer_log SET consumer_status = 2 WHERE msg_key = 'a'")},
+		"a success without the release": {"half batch",
+			sql("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('A', 2, 1, 1)")},
+		"a release that happened twice": {"duplicated effect", sql("UPDATE stock_reservation SET status = 1",
+			"UPDATE stock_reservation SET status = 2")},
+		"a release that nobody saw":             {"audit", sql("DELETE FROM oracle_release")},
+		"a nameless message lost":               {"lost", nameless(sql())},
+		"a nameless message without its letter": {"letter missing", nameless(unidentified)},
+		"a nameless message still in a queue": {"still queued", nameless(func(w *world) {
 			w.copyTo(w.oracle.Queue, "x", "odd", wire.CopyOptions{})
-		}, "still queued"},
-		"a nameless message that ended otherwise": {func(w *world) {
-			w.nameless("odd")
-			w.row("x", "odd", 1, 1, "")
-		}, "fate"},
-		"a nameless message under two names": {func(w *world) {
-			w.nameless("odd")
-			w.row("x", "odd", 3, 0, "unidentified")
+		})},
+		"a nameless message that ended otherwise": {"fate", nameless(row("x", "odd", 1, 1, ""))},
+		"a nameless message under two names": {"two names", nameless(func(w *world) {
+			unidentified(w)
 			w.row("y", "odd", 3, 0, "unidentified")
-		}, "two names"},
-		"a row of nobody's message": {func(w *world) { w.row("stranger", "b", 1, 1, "") }, "unexpected"},
-		"a conflict without its row": {func(w *world) {
+		})},
+		"a row of nobody's message": {"unexpected", row("stranger", "b", 1, 1, "")},
+		"a conflict without its row": {"lost", func(w *world) {
 			w.record("a", "another body", "", oracle.ToDie(dedup.ReasonConflict), 1)
-		}, "lost"},
+		}},
+		"a delivery that somebody holds": {"unacked", func(w *world) {
+			w.copyTo(w.oracle.Queue, "a", "body a", wire.CopyOptions{})
+			sub := require.Get(w.dial().Consume(w.t.Context(), w.oracle.Queue, "holder", 1))(w.t)
+			require.Get(sub.Collect(w.t.Context(), 1, 0, nil))(w.t)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			tt.spoil(w)
-			report := w.check(oracle.Allowance{})
-			if err := report.Err(); err == nil || !strings.Contains(err.Error(), "  "+tt.kind+": ") {
-				t.Errorf("the oracle says %v, want a finding of kind %q", err, tt.kind)
-			}
+			w.check(oracle.Allowance{}, tt.kind, perfect)
 		})
 	}
 }
@@ -234,7 +232,7 @@ func TestOracleFindsEveryBrokenPromise(t *testing.T) {
 // whatever does not fit between its orders, its outbox, the stock and the events.
 func TestOracleFindsWhatIsWrongAtTheEndsOfTheChain(t *testing.T) {
 	for kind, spoil := range map[string]string{
-		"":                     "",
+		"":                     "DO 0",
 		"order":                "UPDATE orders SET status = 'paid'",
 		"left in the outbox":   "INSERT INTO letters VALUES ('t', 'k', NULL)",
 		"event missing":        "DELETE FROM told",
@@ -248,31 +246,12 @@ func TestOracleFindsWhatIsWrongAtTheEndsOfTheChain(t *testing.T) {
 			w.exec("CREATE TABLE letters (msg_tag VARBINARY(9), msg_key VARBINARY(9), reason VARCHAR(9))")
 			w.exec("CREATE TABLE told SELECT CAST('stock.rollback/a' AS BINARY(16)) AS event")
 			w.oracle.Chain = &oracle.Chain{Orders: "orders", Outbox: "letters", Told: "told"}
-			if spoil != "" {
-				w.exec(spoil)
-			}
-			report := w.check(oracle.Allowance{})
-			err := report.Err()
-			if kind == "" && err != nil || kind != "" && (err == nil || !strings.Contains(err.Error(), "  "+kind+": ")) {
-				t.Errorf("the oracle says %v, want a finding of kind %q", err, kind)
-			}
+			w.exec(spoil)
+			report := w.check(oracle.Allowance{}, kind, perfect)
 			if want := (oracle.Ends{Orders: 1, Events: 1}); kind == "" && *report.Ends != want {
 				t.Errorf("counted are %v, want %v", report.Ends, want)
 			}
 		})
-	}
-}
-
-// Given a delivery that somebody holds, then the oracle says so.
-func TestOracleFindsWhatIsUnacked(t *testing.T) {
-	w := newWorld(t)
-	w.copyTo(w.oracle.Queue, "a", "body a", wire.CopyOptions{})
-	conn := require.Get(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
-	defer conn.Close()
-	sub := require.Get(conn.Consume(t.Context(), w.oracle.Queue, "holder", 1))(t)
-	require.Get(sub.Collect(t.Context(), 1, 0, nil))(t)
-	if err := w.check(oracle.Allowance{}).Err(); err == nil || !strings.Contains(err.Error(), "unacked: 1 ") {
-		t.Errorf("the oracle says %v, want one unacked delivery", err)
 	}
 }
 
@@ -286,11 +265,7 @@ func TestOracleCountsWhatIsNoFault(t *testing.T) {
 	w.ledger.Record(oracle.Sent{Publishing: w.publishing("unsure", "u")}, rabbit.ErrUnconfirmed)
 	w.ledger.Record(oracle.Sent{Publishing: w.publishing("arrived", "r")}, rabbit.ErrUnconfirmed)
 	w.row("arrived", "r", 1, 1, "")
-
-	report := w.check(oracle.Allowance{Queued: true})
-	assert.OK(t, report.Err())
-	want := oracle.Counters{
+	w.check(oracle.Allowance{Queued: true}, "", oracle.Counters{
 		Attempt: 6, Acknowledged: 4, Applied: 2, DeadLettered: 1, Queued: 1, DuplicatesAbsorbed: 1, Recovered: 1, Stale: 1,
-	}
-	assert.Is(t, report.Counters, want, "counters")
+	})
 }

@@ -3,7 +3,6 @@ package oracle
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -33,25 +32,19 @@ func (s Stock) Sum() (sum Goods) {
 	return sum
 }
 
-// ReadStock reads the tables of package stock in one snapshot.
+// ReadStock reads the tables of package stock, in one snapshot.
 func ReadStock(ctx context.Context, db *sql.DB) (s Stock, err error) {
 	s = Stock{}
 	err = must.Catch(func() {
-		tx := must.Get(db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}))
-		defer tx.Rollback() // it has read only
-		must.Rows(ctx, tx, "SELECT sku_id, amount FROM stock", func(scan func(...any)) {
-			var sku, amount int64
-			scan(&sku, &amount)
-			s[sku] = Goods{Amount: amount}
-		})
-		must.Rows(ctx, tx, `SELECT sku_id, SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0)),
-			SUM(IF(status = 3, quantity, 0)) FROM stock_reservation GROUP BY sku_id`, func(scan func(...any)) {
-			var sku int64
-			var g Goods
-			scan(&sku, &g.Reserved, &g.Released, &g.Deducted)
-			g.Amount = s[sku].Amount
-			s[sku] = g
-		})
+		must.Rows(ctx, db, `SELECT sku_id, SUM(amount), SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0)),
+			SUM(IF(status = 3, quantity, 0)) FROM (SELECT sku_id, amount, 0 AS status, 0 AS quantity FROM stock
+			UNION ALL SELECT sku_id, 0, status, quantity FROM stock_reservation) AS goods GROUP BY sku_id`,
+			func(scan func(...any)) {
+				var sku int64
+				var g Goods
+				scan(&sku, &g.Amount, &g.Reserved, &g.Released, &g.Deducted)
+				s[sku] = g
+			})
 	})
 	return s, err
 }
@@ -111,9 +104,7 @@ func (w World) readQueues(ctx context.Context) *queues {
 		if w.Unacked != nil {
 			q.unacked[queue] = must.Get(w.Unacked(queue))
 		}
-		found, err := ReadQueue(ctx, conn, queue)
-		must.OK(err, "read "+queue)
-		for _, d := range found {
+		for _, d := range readQueue(ctx, conn, queue) {
 			id, _ := wire.Identify(w.Group, sources, w.Queue, d) // an unidentified message has a name too
 			if queue != rabbit.DeadQueue(w.Queue) {
 				q.waiting[name{id.Identity, id.BodyHash}]++
@@ -129,26 +120,23 @@ func (w World) readQueues(ctx context.Context) *queues {
 	return q
 }
 
-// ReadQueue takes everything out of a queue, without acknowledging, and gives it back.
-func ReadQueue(ctx context.Context, conn *rabbit.Conn, queue string) (found []rabbit.Delivery, err error) {
+// readQueue takes everything out of a queue, without acknowledging, and gives it back.
+func readQueue(ctx context.Context, conn *rabbit.Conn, queue string) (found []rabbit.Delivery) {
 	n, _, err := conn.Depth(ctx, queue)
 	if err == nil && n > mostRead {
 		err = fmt.Errorf("it holds %d messages, more than the %d that can be read", n, mostRead)
 	}
-	if err != nil || n == 0 {
-		return nil, err
+	must.OK(err, "read "+queue)
+	if n == 0 {
+		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, readTimeout, fmt.Errorf("%d messages were not all there after %v", n,
-		readTimeout))
+	late := fmt.Errorf("%d messages of %s were not all there after %v", n, queue, readTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, readTimeout, late)
 	defer cancel()
-	sub, err := conn.Consume(ctx, queue, "oracle", n)
-	if err != nil {
-		return nil, err
+	sub := must.Get(conn.Consume(ctx, queue, "oracle", n))
+	for len(found) < n {
+		found = append(found, must.Get(sub.Collect(ctx, n-len(found), time.Millisecond, nil))...)
 	}
-	for len(found) < n && err == nil {
-		var some []rabbit.Delivery
-		some, err = sub.Collect(ctx, n-len(found), time.Millisecond, nil)
-		found = append(found, some...)
-	}
-	return found, errors.Join(err, sub.Close())
+	must.OK(sub.Close())
+	return found
 }
