@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -39,30 +40,26 @@ func pause(s *strike) {
 	s.lasts = 0
 }
 
-// server does something to one of the three servers.
-func server(which string, do func(*stack.Server) error) act {
+// server does something to the node that begin has chosen, or to the fault's first target.
+func server(do func(*stack.Server) error) act {
 	return func(s *strike) {
 		all := map[string]*stack.Server{onRabbit: s.stack.RabbitMQ, onMySQL: s.stack.MySQL, onRedis: s.stack.Redis}
-		must.OK(do(all[which]))
+		must.OK(do(cmp.Or(s.node, all[s.on[0]])))
 	}
 }
 
-// node does something to the node that begin has chosen.
-func node(do func(*stack.Server) error) act {
-	return func(s *strike) {
-		if s.node != nil {
-			must.OK(do(s.node))
-		}
-	}
-}
+var (
+	kill, start  = server((*stack.Server).Kill), server((*stack.Server).Start)
+	freeze, thaw = server((*stack.Server).Freeze), server((*stack.Server).Thaw)
+)
 
-func ctl(command string) func(*stack.Server) error {
-	return func(server *stack.Server) error { _, err := server.Ctl(command); return err }
+func ctl(command string) act {
+	return server(func(node *stack.Server) error { _, err := node.Ctl(command); return err })
 }
 
 // eval runs an Erlang expression in a node of RabbitMQ, also when the run is cut short.
-func eval(expression string) func(*stack.Server) error {
-	return func(server *stack.Server) error { _, err := ask(context.Background(), server, expression); return err }
+func eval(expression string) act {
+	return server(func(node *stack.Server) error { _, err := ask(context.Background(), node, expression); return err })
 }
 
 const askTimeout = 5 * time.Second
@@ -96,24 +93,25 @@ func (w *world) links(to string) []*stack.TCPProxy {
 		onOutbox: append(slices.Clone(w.chain.amqp), w.chain.mysql), onShop: {w.chain.seller}}[to]
 }
 
-func each(to string, do func(*stack.TCPProxy)) act {
+// each does something to all links to the fault's first target.
+func each(do func(*stack.TCPProxy)) act {
 	return func(s *strike) {
-		for _, l := range s.links(to) {
+		for _, l := range s.links(s.on[0]) {
 			do(l)
 		}
 	}
 }
 
-func resets(to string) act {
-	return func(s *strike) {
-		for end := time.Now().Add(s.lasts); time.Now().Before(end) && s.ctx.Err() == nil; {
-			for _, l := range s.links(to) {
-				s.hits += l.Cut()
-			}
-			_ = s.pass(700 * time.Millisecond)
-		}
-		s.lasts = 0
+func slow(by time.Duration) act     { return each(func(l *stack.TCPProxy) { l.Delay(by) }) }
+func narrow(bytesPerSecond int) act { return each(func(l *stack.TCPProxy) { l.Rate(bytesPerSecond) }) }
+func silent(on bool) act            { return each(func(l *stack.TCPProxy) { l.Hold(on) }) }
+
+func resets(s *strike) {
+	for end := time.Now().Add(s.lasts); time.Now().Before(end) && s.ctx.Err() == nil; {
+		each(func(l *stack.TCPProxy) { s.hits += l.Cut() })(s)
+		_ = s.pass(700 * time.Millisecond)
 	}
+	s.lasts = 0
 }
 
 // AMQP's methods begin with the numbers of their class and their own.
@@ -122,8 +120,11 @@ const (
 	basicPublish = "\x00\x3c\x00\x28"
 )
 
-// trap waits on all links to a server for a client's bytes with this sign in them, and loses the first.
-func trap(to string, set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign string) act {
+func dropReply(sign string) act   { return trap((*stack.TCPProxy).DropReply, sign) }
+func dropRequest(sign string) act { return trap((*stack.TCPProxy).DropRequest, sign) }
+
+// trap waits on all links for a client's bytes with this sign in them, and loses the first.
+func trap(set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign string) act {
 	return func(s *strike) {
 		var done atomic.Bool
 		defer done.Store(true)
@@ -131,9 +132,7 @@ func trap(to string, set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{
 			return bytes.Contains(piece, []byte(sign)) && done.CompareAndSwap(false, true)
 		}
 		var traps []<-chan struct{}
-		for _, l := range s.links(to) {
-			traps = append(traps, set(l, match))
-		}
+		each(func(l *stack.TCPProxy) { traps = append(traps, set(l, match)) })(s)
 		sprung := func(trap <-chan struct{}) bool {
 			select {
 			case <-trap:
@@ -149,24 +148,18 @@ func trap(to string, set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{
 }
 
 // linked counts the connections that there are when the fault begins.
-func linked(to string) meter {
-	return func(s *strike) (func() int, time.Duration) {
-		n := 0
-		for _, l := range s.links(to) {
-			n += l.Links()
-		}
-		return func() int { return n }, 0
-	}
+func linked(s *strike) (func() int, time.Duration) {
+	n := 0
+	each(func(l *stack.TCPProxy) { n += l.Links() })(s)
+	return func() int { return n }, 0
 }
 
 // carried counts the bytes that go the hard way.
-func carried(to string) meter {
+func carried(s *strike) (func() int, time.Duration) {
 	return since(0, func(s *strike) (n int) {
-		for _, l := range s.links(to) {
-			n += int(l.Carried())
-		}
+		each(func(l *stack.TCPProxy) { n += int(l.Carried()) })(s)
 		return n
-	})
+	})(s)
 }
 
 // said counts how often daemons say that they notice. Under other faults nobody may be there to notice.
@@ -176,7 +169,7 @@ func said(what string, patience int) meter {
 
 const missesMySQL = "waiting for mysql"
 
-func missed(patience int) meter { return said(missesMySQL, patience) }
+var missed = said(missesMySQL, 30)
 
 // refused counts the copies of a kind that a queue does not take.
 func refused(copies string) meter {

@@ -28,16 +28,11 @@ func (w *world) leads(without int) int {
 	return -1
 }
 
-// findLeader waits for the queue to have a leader, which is the strike's node from now on.
-func (s *strike) findLeader() {
+// leader waits for the queue to have a leader, which is the strike's node from now on.
+func leader(s *strike) {
 	s.until(20*time.Second, func() bool { s.at = s.leads(-1); return s.at >= 0 })
 	s.at = max(s.at, 0)
 	s.node = s.stack.Nodes[s.at]
-}
-
-// leader does something to the node that leads the queue.
-func leader(do func(*stack.Server) error) act {
-	return func(s *strike) { s.findLeader(); must.OK(do(s.node)) }
 }
 
 // moved is 1 when another node than the strike's leads the queue.
@@ -64,12 +59,11 @@ func (w *world) busiest(without int) (busy int) {
 	return busy
 }
 
-// freezeFollower freezes the busiest node of those that do not lead the queue. The others can do everything but what
-// needs all nodes to agree, so the daemons must be at work again before it is thawed.
-func freezeFollower(s *strike) {
-	s.findLeader()
+// follower chooses the busiest node of those that do not lead the queue. The others can do everything but what needs all
+// nodes to agree, so the daemons must be at work again before it is thawed.
+func follower(s *strike) {
+	leader(s)
 	s.node = s.stack.Nodes[s.busiest(s.at)]
-	must.OK(s.node.Freeze())
 }
 
 // appliedLate counts what is applied in the last part of the time, when all timeouts are over.
@@ -125,7 +119,7 @@ func (s *strike) others(expression string) (answers []string) {
 // link comes back, and end the ones there are. The leader is the minority and pauses; the daemons still reach all
 // nodes.
 func partition(s *strike) {
-	s.findLeader()
+	leader(s)
 	s.others("N = '%s', erlang:set_cookie(N, cut), erlang:disconnect_node(N)")
 }
 
@@ -158,7 +152,7 @@ func (w *world) onQueues(node *stack.Server, expression string) string {
 // moves no queue where the leads are even already.
 func moveLeader(s *strike) {
 	for began := time.Now(); s.ctx.Err() == nil; {
-		s.findLeader()
+		leader(s)
 		next := s.stack.Nodes[(s.at+1)%len(s.stack.Nodes)]
 		// A node that has not caught up is refused, and the leader stays.
 		s.onQueues(s.node, fmt.Sprintf("catch rabbit_quorum_queue:transfer_leadership(Q, '%s')", next.NodeName()))
@@ -236,7 +230,7 @@ func (w *world) backInCluster(node *stack.Server) {
 // replaceNode takes a node that does not lead the main queue out of all queues and out of the cluster, empties it, lets
 // it join again, and gives it its share of the queues.
 func replaceNode(s *strike) {
-	s.findLeader()
+	leader(s)
 	all, lead := s.stack.Nodes, s.node
 	node := all[(s.at+1+s.variant%(len(all)-1))%len(all)]
 	member := func(do string) {

@@ -49,9 +49,13 @@ func clusters() map[stack.Replication]cluster {
 	}
 }
 
-// within is a context for what somebody does to a cluster, also when the run is cut short.
-func (w *world) within(d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(w.ctx), d)
+// within bounds what somebody does to a cluster, also when the run is cut short.
+func within(d time.Duration, do func(ctx context.Context, s *strike)) act {
+	return func(s *strike) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), d)
+		defer cancel()
+		do(ctx, s)
+	}
 }
 
 func cutLine(s *strike)  { must.OK(s.stack.CutOff(context.WithoutCancel(s.ctx), s.node)) }
@@ -59,11 +63,9 @@ func mendLine(s *strike) { must.OK(s.stack.Mend(context.WithoutCancel(s.ctx), s.
 
 // global sets a global variable of the strike's node.
 func global(variable string) act {
-	return func(s *strike) {
-		ctx, cancel := s.within(30 * time.Second)
-		defer cancel()
+	return within(30*time.Second, func(ctx context.Context, s *strike) {
 		s.onNode(s.node, func(db *sql.DB) { must.Exec(ctx, db, "SET GLOBAL "+variable) })
-	}
+	})
 }
 
 // onNode opens the shop on one node, past the proxy. Reading there waits for what the cluster has committed.
@@ -296,36 +298,29 @@ func (w *world) agree() {
 	if c.replicas {
 		w.stack.Level(w.ctx, must.Get(w.primary()))
 	}
-	sums := map[string]map[string][]string{} // by table and sum
-	for _, node := range w.stack.Databases {
-		w.onNode(node, func(db *sql.DB) {
-			for _, table := range tables {
+	for _, table := range tables {
+		held := map[string][]string{} // nodes, by what they hold
+		for _, node := range w.stack.Databases {
+			w.onNode(node, func(db *sql.DB) {
 				rows := must.Value[int](w.ctx, db, "SELECT COUNT(*) FROM "+table) // which waits for what the cluster has committed
 				var name, sum string
 				must.OK(db.QueryRowContext(w.ctx, "CHECKSUM TABLE "+table).Scan(&name, &sum))
-				if sums[table] == nil {
-					sums[table] = map[string][]string{}
-				}
 				what := fmt.Sprintf("%d rows, checksum %s", rows, sum)
-				sums[table][what] = append(sums[table][what], node.NodeName())
-			}
-		})
-	}
-	for _, table := range tables {
-		if len(sums[table]) > 1 {
-			w.violation("the nodes of the database cluster hold different rows of %s: %v", table, sums[table])
+				held[what] = append(held[what], node.NodeName())
+			})
+		}
+		if len(held) > 1 {
+			w.violation("the nodes of the database cluster hold different rows of %s: %v", table, held)
 		}
 	}
 }
 
 // demote lets another node of a group be the primary, as a person does before a repair.
-func demote(s *strike) {
-	ctx, cancel := s.within(time.Minute)
-	defer cancel()
+var demote = within(time.Minute, func(ctx context.Context, s *strike) {
 	s.onNode(s.other(), func(db *sql.DB) {
 		must.Value[string](ctx, db, "SELECT group_replication_set_as_primary(@@server_uuid)")
 	})
-}
+})
 
 func countMisses(s *strike) { s.before = s.fleet.said(missesMySQL) }
 
@@ -354,40 +349,28 @@ func joinGroup(s *strike) {
 		s.say("%s does not come back to its group (%s, %v), and is started again", s.node.NodeName(), state, err)
 		must.OK(errors.Join(s.node.Kill(), s.node.Start()))
 	}
-	ctx, cancel := s.within(patience)
-	defer cancel()
-	must.OK(s.stack.Join(ctx, s.stack.Index(s.node)))
+	within(patience, func(ctx context.Context, s *strike) { must.OK(s.stack.Join(ctx, s.stack.Index(s.node))) })(s)
 }
 
 // foundAgain is what a person does when all nodes of a group were away: the one that has most founds the group again.
-func foundAgain(s *strike) {
-	ctx, cancel := s.within(2 * time.Minute)
-	defer cancel()
+var foundAgain = within(2*time.Minute, func(ctx context.Context, s *strike) {
 	s.stack.Found(ctx, s.stack.HasMost(ctx))
-}
+})
 
 // promote waits until the source counts as gone, fences it, and makes a replica the source.
-func promote(s *strike) {
+var promote = within(2*time.Minute, func(ctx context.Context, s *strike) {
 	_ = s.pass(2 * time.Second)
-	ctx, cancel := s.within(2 * time.Minute)
-	defer cancel()
 	must.OK(s.node.Kill()) // a frozen one, or one that is cut off, might go on
 	at := s.stack.Promote(ctx, s.at)
 	s.say("%s is the source now", s.stack.Databases[at].NodeName())
-}
+})
 
 // switchOver makes another node the source, as a person does before a repair.
-func switchOver(s *strike) {
-	ctx, cancel := s.within(2 * time.Minute)
-	defer cancel()
-	s.stack.SwitchOver(ctx, s.at)
-}
+var switchOver = within(2*time.Minute, func(ctx context.Context, s *strike) { s.stack.SwitchOver(ctx, s.at) })
 
 // followSource makes a node that was the source a replica: with a copy of the data of the source, because it may have
 // committed what no replica has received.
-func followSource(s *strike) {
-	ctx, cancel := s.within(3 * time.Minute)
-	defer cancel()
+var followSource = within(3*time.Minute, func(ctx context.Context, s *strike) {
 	at, i := must.Get(s.primary()), s.stack.Index(s.node)
 	if i == at || s.stack.Follows(ctx, i) {
 		return
@@ -396,11 +379,7 @@ func followSource(s *strike) {
 		s.say("%s had committed by itself what the source does not know: %s", s.node.NodeName(), stray)
 		s.add(strays)
 	}
-}
+})
 
 // reopen gives the source its clients again when its replicas have what it has.
-func reopen(s *strike) {
-	ctx, cancel := s.within(2 * time.Minute)
-	defer cancel()
-	s.stack.Reopen(ctx, s.at)
-}
+var reopen = within(2*time.Minute, func(ctx context.Context, s *strike) { s.stack.Reopen(ctx, s.at) })

@@ -118,7 +118,7 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons, 2 relays and a listener started %d "+
 		"times, at rest %v after the last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts,
 		r.Settled.Round(time.Millisecond))
-	fmt.Fprintf(w, "%v\n%v\n", r.Report.Counters, r.Report.Ends)
+	fmt.Fprintf(w, "%+v\n%+v\n", r.Report.Counters, *r.Report.Ends)
 	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
 }
 

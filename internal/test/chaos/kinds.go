@@ -1,6 +1,8 @@
 package chaos
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,22 +26,27 @@ var (
 	redisd     = []string{onRedis}
 	daemon     = []string{onDaemon}
 	relay      = []string{onRelay}
+	outbox     = []string{onOutbox}
+	orders     = []string{onShop}
 	everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", onMySQL, onRabbit, onRedis, onOutbox, onShop}
 )
 
 // What kinds hit.
 const (
-	inHand  = "deliveries in hand"
-	claimed = "messages claimed"
-	refusal = "messages refused"
-	replies = "replies lost"
-	cutOff  = "connections cut"
-	misses  = "times missed by a daemon"
-	carries = "bytes carried"
-	blocked = "connections blocked"
-	waits   = "daemons' connections waiting"
-	resumes = "times resumed"
-	leaders = "leaders lost"
+	inHand   = "deliveries in hand"
+	claimed  = "messages claimed"
+	refusal  = "messages refused"
+	replies  = "replies lost"
+	requests = "requests lost"
+	confirms = "confirms lost"
+	held     = "links held"
+	cutOff   = "connections cut"
+	misses   = "times missed by a daemon"
+	carries  = "bytes carried"
+	blocked  = "connections blocked"
+	waits    = "daemons' connections waiting"
+	resumes  = "times resumed"
+	leaders  = "leaders lost"
 )
 
 const (
@@ -49,8 +56,6 @@ const (
 
 // kinds lists all kinds of faults.
 func kinds() []kind {
-	kill, start := (*stack.Server).Kill, (*stack.Server).Start
-	freeze, thaw := (*stack.Server).Freeze, (*stack.Server).Thaw
 	all := []kind{
 		{name: "daemon kill -9", unit: inHand, on: daemon, cost: 1, beside: true, work: true, begin: killProcess},
 		{name: "daemon SIGTERM", unit: inHand, on: daemon, beside: true, begin: terminateDaemon},
@@ -68,85 +73,68 @@ func kinds() []kind {
 		{name: "event queue full", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,
 			end: both(thawProcess, undo), hit: refusedEvents},
 
-		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: server(onRabbit, kill),
-			end: server(onRabbit, start), hit: linked(onRabbit)},
+		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: kill, end: start, hit: linked},
 		{name: "rabbitmq frozen", unit: misses, in: "1", on: rabbitmq, least: 20, most: 20, short: 9, cost: daemons,
-			begin: server(onRabbit, freeze), end: server(onRabbit, thaw), hit: said("waiting for rabbitmq", 30)},
-		{name: "rabbitmq stop_app", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: server(onRabbit, ctl("stop_app")),
-			end: server(onRabbit, ctl("start_app")), hit: linked(onRabbit)},
+			begin: freeze, end: thaw, hit: said("waiting for rabbitmq", 30)},
+		{name: "rabbitmq stop_app", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: ctl("stop_app"),
+			end: ctl("start_app"), hit: linked},
 		// The alarm that RabbitMQ raises when memory runs low: whoever publishes is blocked.
 		{name: "rabbitmq memory alarm", unit: blocked, on: rabbitmq, least: 4, most: 10, hit: blockedNow,
-			begin: server(onRabbit, eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})")),
-			end:   server(onRabbit, eval("rabbit_alarm:clear_alarm({resource_limit, memory, node()})"))},
+			begin: eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})"),
+			end:   eval("rabbit_alarm:clear_alarm({resource_limit, memory, node()})")},
 		// It asks for more free disk than any machine has, so RabbitMQ's own monitor raises the alarm.
 		{name: "rabbitmq disk alarm", unit: blocked, on: rabbitmq, least: 4, most: 10, hit: blockedNow,
-			begin: server(onRabbit, eval(`rabbit_disk_monitor:set_disk_free_limit("1000000GB")`)),
-			end:   server(onRabbit, eval(`rabbit_disk_monitor:set_disk_free_limit("50MB")`))},
+			begin: eval(`rabbit_disk_monitor:set_disk_free_limit("1000000GB")`),
+			end:   eval(`rabbit_disk_monitor:set_disk_free_limit("50MB")`)},
 		{name: "rabbitmq disconnects", unit: inHand, on: rabbitmq, work: true, begin: disconnect},
 
-		{name: "mysql kill -9", unit: cutOff, on: mysqld, most: 5, begin: server(onMySQL, kill),
-			end: server(onMySQL, start), hit: linked(onMySQL)},
-		{name: "mysql frozen", unit: misses, on: mysqld, least: 20, most: 20, short: 12, cost: daemons,
-			begin: server(onMySQL, freeze), end: server(onMySQL, thaw), hit: missed(30)},
+		{name: "mysql kill -9", unit: cutOff, on: mysqld, most: 5, begin: kill, end: start, hit: linked},
+		{name: "mysql frozen", unit: misses, on: mysqld, least: 20, most: 20, short: 12, cost: daemons, begin: freeze,
+			end: thaw, hit: missed},
 		{name: "mysql KILL", unit: "connections killed", on: mysqld, work: true, begin: killConnections},
 		{name: "mysql read_only", unit: misses, on: mysqld, least: 3, most: 8, begin: statement("SET GLOBAL read_only = ON"),
-			end: statement("SET GLOBAL read_only = OFF"), hit: missed(30)},
-		{name: "mysql right revoked", unit: misses, on: mysqld, least: 3, most: 8, hit: missed(30),
+			end: statement("SET GLOBAL read_only = OFF"), hit: missed},
+		{name: "mysql right revoked", unit: misses, on: mysqld, least: 3, most: 8, hit: missed,
 			begin: statement("REVOKE INSERT, UPDATE ON {} FROM "+account, written...), end: statement(grant, written...)},
-		{name: "mysql table gone", unit: misses, on: mysqld, least: 3, most: 8, hit: missed(30),
+		{name: "mysql table gone", unit: misses, on: mysqld, least: 3, most: 8, hit: missed,
 			begin: both(breaksSchema, statement("RENAME TABLE {} TO {}_away", "stock", "consumer_log")),
 			end:   statement("RENAME TABLE {}_away TO {}", "stock", "consumer_log")},
-		{name: "mysql too many connections", unit: misses, on: mysqld, least: 3, most: 6, hit: missed(30),
+		{name: "mysql too many connections", unit: misses, on: mysqld, least: 3, most: 6, hit: missed,
 			begin: both(statement("ALTER USER "+account+" WITH MAX_USER_CONNECTIONS 1"), killConnections),
 			end:   statement("ALTER USER " + account + " WITH MAX_USER_CONNECTIONS 0")},
 		// First InnoDB uses up what its tables have set aside. A server that dies of it is started again.
-		{name: diskFull, unit: misses, on: mysqld, least: 3, most: 10, hit: missed(60),
-			begin: server(onMySQL, (*stack.Server).FillDisk), end: server(onMySQL, (*stack.Server).FreeDisk)},
+		{name: diskFull, unit: misses, on: mysqld, least: 3, most: 10, hit: said(missesMySQL, 60),
+			begin: server((*stack.Server).FillDisk), end: server((*stack.Server).FreeDisk)},
 
-		{name: "redis kill -9", unit: cutOff, on: redisd, most: 5, beside: true, begin: server(onRedis, kill),
-			end: server(onRedis, start), hit: linked(onRedis)},
+		{name: "redis kill -9", unit: cutOff, on: redisd, most: 5, beside: true, begin: kill, end: start, hit: linked},
 		// It has hit when daemons were connected: going on without the lock is no news to anybody.
-		{name: "redis frozen", unit: "links held", on: redisd, least: 20, most: 20, short: 6,
-			begin: server(onRedis, freeze), end: server(onRedis, thaw), hit: linked(onRedis)},
+		{name: "redis frozen", unit: held, on: redisd, least: 20, most: 20, short: 6, begin: freeze, end: thaw, hit: linked},
 		{name: "redis FLUSHALL", unit: "keys gone", on: redisd, work: true, begin: flush},
 
-		{name: "mysql lost COMMIT reply", unit: replies, on: mysqld, beside: true, work: true,
-			begin: trap(onMySQL, (*stack.TCPProxy).DropReply, "COMMIT")},
-		{name: "mysql lost COMMIT", unit: "requests lost", on: mysqld, beside: true,
-			begin: trap(onMySQL, (*stack.TCPProxy).DropRequest, "COMMIT")},
-		{name: "redis lost SET reply", unit: replies, on: redisd,
-			begin: trap(onRedis, (*stack.TCPProxy).DropReply, "$3\r\nset\r\n")},
+		{name: "mysql lost COMMIT reply", unit: replies, on: mysqld, beside: true, work: true, begin: dropReply("COMMIT")},
+		{name: "mysql lost COMMIT", unit: requests, on: mysqld, beside: true, begin: dropRequest("COMMIT")},
+		{name: "redis lost SET reply", unit: replies, on: redisd, begin: dropReply("$3\r\nset\r\n")},
 		// The connection is cut before the broker gets an ack: everything it held comes again.
-		{name: "rabbitmq lost ack", unit: "acks lost", on: rabbitmq,
-			begin: trap(onRabbit, (*stack.TCPProxy).DropRequest, basicAck)},
+		{name: "rabbitmq lost ack", unit: "acks lost", on: rabbitmq, begin: dropRequest(basicAck)},
 		// The one that publishes copies is cut when the broker answers: it has the copy and the daemon does not know.
-		{name: "rabbitmq lost confirm", unit: "confirms lost", on: rabbitmq, work: true,
-			begin: trap(onRabbit, (*stack.TCPProxy).DropReply, basicPublish)},
-		{name: "relay lost confirm", unit: "confirms lost", on: []string{onOutbox},
-			begin: trap(onOutbox, (*stack.TCPProxy).DropReply, basicPublish)},
-		{name: "relay lost COMMIT reply", unit: replies, on: []string{onOutbox}, beside: true,
-			begin: trap(onOutbox, (*stack.TCPProxy).DropReply, "COMMIT")},
+		{name: "rabbitmq lost confirm", unit: confirms, on: rabbitmq, work: true, begin: dropReply(basicPublish)},
+		{name: "relay lost confirm", unit: confirms, on: outbox, begin: dropReply(basicPublish)},
+		{name: "relay lost COMMIT reply", unit: replies, on: outbox, beside: true, begin: dropReply("COMMIT")},
 		// The order service cannot know whether its messages are in the outbox, and puts them again.
-		{name: "shop lost COMMIT reply", unit: replies, on: []string{onShop}, beside: true,
-			begin: trap(onShop, (*stack.TCPProxy).DropReply, "COMMIT")},
-		{name: "shop lost COMMIT", unit: "requests lost", on: []string{onShop}, beside: true,
-			begin: trap(onShop, (*stack.TCPProxy).DropRequest, "COMMIT")},
+		{name: "shop lost COMMIT reply", unit: replies, on: orders, beside: true, begin: dropReply("COMMIT")},
+		{name: "shop lost COMMIT", unit: requests, on: orders, beside: true, begin: dropRequest("COMMIT")},
 	}
-	for _, to := range []string{onRabbit, onMySQL, onRedis, onOutbox, onShop} {
+	for _, on := range [][]string{rabbitmq, mysqld, redisd, outbox, orders} {
+		to, atMySQL := on[0]+" link ", on[0] == onMySQL
 		all = append(all,
-			kind{name: to + " link slow", unit: carries, on: []string{to}, least: 4, most: 10, hit: carried(to),
-				begin: each(to, func(l *stack.TCPProxy) { l.Delay(100 * time.Millisecond) }),
-				end:   each(to, func(l *stack.TCPProxy) { l.Delay(0) })},
-			kind{name: to + " link narrow", unit: carries, on: []string{to}, least: 4, most: 10, hit: carried(to),
-				begin: each(to, func(l *stack.TCPProxy) { l.Rate(32 << 10) }),
-				end:   each(to, func(l *stack.TCPProxy) { l.Rate(0) })},
-			kind{name: to + " link resets", unit: cutOff, on: []string{to}, least: 3, most: 8, beside: to == onMySQL,
-				begin: resets(to)},
+			kind{name: to + "slow", unit: carries, on: on, least: 4, most: 10, hit: carried, begin: slow(100 * time.Millisecond),
+				end: slow(0)},
+			kind{name: to + "narrow", unit: carries, on: on, least: 4, most: 10, hit: carried, begin: narrow(32 << 10),
+				end: narrow(0)},
+			kind{name: to + "resets", unit: cutOff, on: on, least: 3, most: 8, beside: atMySQL, begin: resets},
 			// A network that drops every packet: nobody gets an error, everybody must notice by a timeout of their own.
-			kind{name: to + " link silent", unit: "links held", on: []string{to}, least: 8, most: 20, cost: daemons,
-				beside: to == onMySQL, hit: linked(to),
-				begin: each(to, func(l *stack.TCPProxy) { l.Hold(true) }),
-				end:   each(to, func(l *stack.TCPProxy) { l.Hold(false) })},
+			kind{name: to + "silent", unit: held, on: on, least: 8, most: 20, cost: daemons, beside: atMySQL, hit: linked,
+				begin: silent(true), end: silent(false)},
 		)
 	}
 	return slices.Concat(all, calmKinds(), clusterKinds(), databaseKinds())
@@ -181,13 +169,12 @@ func calmKinds() []kind {
 // clusterKinds hit a cluster of RabbitMQ. Those of the phase upkeep are what operators do to it: no fault of anybody.
 func clusterKinds() []kind {
 	all := []kind{
-		{name: "leader kill -9", unit: leaders, least: 3, most: 10, begin: leader((*stack.Server).Kill),
-			end: node((*stack.Server).Start), hit: moved(30)},
+		{name: "leader kill -9", unit: leaders, least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved(30)},
 		// Less than Erlang's net tick, a minute, after which the other nodes take a frozen one for gone.
-		{name: "leader frozen", unit: leaders, least: 30, most: 30, short: 20, begin: leader((*stack.Server).Freeze),
-			end: node((*stack.Server).Thaw), hit: moved(15)},
+		{name: "leader frozen", unit: leaders, least: 30, most: 30, short: 20, begin: both(leader, freeze), end: thaw,
+			hit: moved(15)},
 		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, most: 30, short: 25,
-			begin: freezeFollower, end: node((*stack.Server).Thaw), hit: appliedLate},
+			begin: both(follower, freeze), end: thaw, hit: appliedLate},
 		{name: "daemons' node cut off", unit: "links moved", least: 8, most: 15, begin: cutNode, end: mendLinks,
 			hit: elsewhere},
 		{name: "leader cut from its peers", unit: leaders, least: 8, most: 20, begin: partition, end: healPartition,
@@ -198,14 +185,10 @@ func clusterKinds() []kind {
 			end: dropPolicy("upkeep")},
 		{name: "brokers restarted in turn", unit: "nodes restarted", in: "upkeep", least: 1, most: 5,
 			begin: restartInTurn},
-		{name: "node removed and added", unit: "nodes joined anew", in: "upkeep", least: 3, most: 10,
-			begin: replaceNode},
+		{name: "node removed and added", unit: "nodes joined anew", in: "upkeep", least: 3, most: 10, begin: replaceNode},
 	}
 	for i := range all {
-		all[i].on = rabbitmq
-		if all[i].in == "" {
-			all[i].in = "3"
-		}
+		all[i].on, all[i].in = rabbitmq, cmp.Or(all[i].in, "3")
 	}
 	return all
 }
@@ -213,63 +196,56 @@ func clusterKinds() []kind {
 // databaseKinds hit a database cluster. The primary is the node that the proxy before it sends everybody to. One of
 // group replication that comes back is a secondary: another one stays the primary. For a source and its replicas the
 // harness is whoever looks after them.
-func databaseKinds() []kind {
-	kill, start := node((*stack.Server).Kill), node((*stack.Server).Start)
-	freeze, thaw := node((*stack.Server).Freeze), node((*stack.Server).Thaw)
-	all := []kind{
-		{name: "database kill -9", in: "galera", most: 10, begin: primary(kill, mark), end: back(start)},
-		{name: "database frozen", in: "galera", least: 15, most: 25, begin: primary(freeze, mark), end: back(thaw)},
-		{name: "database cut off", in: "galera", least: 15, most: 25,
-			begin: primary(global("wsrep_provider_options = 'gmcast.isolate=1'"), mark),
-			end:   back(global("wsrep_provider_options = 'gmcast.isolate=0'"))},
-		{name: "database read_only", in: "galera", least: 3, most: 10, begin: primary(global("read_only = ON"), mark),
-			end: back(global("read_only = OFF"))},
-		{name: "database refuses queries", in: "galera", least: 3, most: 10,
-			begin: primary(global("wsrep_reject_queries = ALL"), mark), end: back(global("wsrep_reject_queries = NONE"))},
-		{name: "all databases kill -9", in: "galera", most: 5, begin: primary(killAll, mark, pause, startAll),
-			end: rejoin},
-		{name: "other database frozen", unit: resumes, in: "galera", least: 8, most: 20, begin: other(freeze, mark),
-			end: both(thaw, rejoin)},
-		{name: "database conflicts", unit: "transactions of daemons undone", in: "galera", alone: true, least: 8,
-			most: 15, begin: conflicts, hit: undone},
-		{name: "other database lags", unit: "write sets behind", in: "galera", alone: true, least: 6, most: 12,
-			begin: lag, end: rejoin},
-
-		{name: "group primary kill -9", in: "group", most: 10, begin: primary(kill, mark), end: back(start)},
-		{name: "group primary frozen", in: "group", least: 20, most: 30, begin: primary(freeze, mark), end: back(thaw)},
-		{name: "group primary cut off", in: "group", least: 20, most: 30, begin: primary(cutLine, mark),
-			end: back(mendLine)},
-		{name: "group primary demoted", in: "group", begin: primary(demote, mark), end: back()},
-		// By hand. It stays the primary: nobody may be written to until that is undone.
-		{name: "group primary read_only", unit: resumes, in: "group", least: 3, most: 10,
-			begin: primary(countMisses, global("super_read_only = ON"), pause, global("super_read_only = OFF"),
-				global("read_only = OFF"), mark), end: both(sawMisses, rejoin)},
-		{name: "group all kill -9", in: "group", most: 5, begin: primary(killAll, mark, pause, startAll, foundAgain),
-			end: rejoin},
-		{name: "group other frozen", unit: resumes, in: "group", least: 8, most: 20, begin: other(freeze, mark),
-			end: both(thaw, rejoin)},
-
-		{name: "source kill -9", in: "semisync", most: 10, begin: primary(kill, mark, promote), end: back(start)},
-		{name: "source frozen", in: "semisync", least: 5, most: 15, begin: primary(freeze, mark, promote),
-			end: back(start)},
-		{name: "source cut off", in: "semisync", least: 5, most: 15, begin: primary(cutLine, mark, promote),
-			end: back(mendLine, start)},
-		{name: "source read_only", in: "semisync", begin: primary(global("super_read_only = ON"), mark, switchOver),
-			end: back()},
-		{name: "source and replicas kill -9", in: "semisync", most: 5,
-			begin: primary(killAll, mark, pause, startAll, reopen), end: rejoin},
-		// Each COMMIT waits, is visible to nobody meanwhile, and is decided long after the daemon has hung up.
-		{name: "replicas cut off", unit: resumes, in: "semisync", least: 8, most: 20,
-			begin: primary(cutLine, pause, mendLine, mark), end: rejoin},
-		{name: "replica frozen", unit: resumes, in: "semisync", least: 8, most: 20, begin: other(freeze, mark),
-			end: both(thaw, rejoin)},
+func databaseKinds() (all []kind) {
+	clusters := map[string][]kind{
+		"galera": {
+			{name: "database kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
+			{name: "database frozen", least: 15, most: 25, begin: primary(freeze, mark), end: back(thaw)},
+			{name: "database cut off", least: 15, most: 25, end: back(global("wsrep_provider_options = 'gmcast.isolate=0'")),
+				begin: primary(global("wsrep_provider_options = 'gmcast.isolate=1'"), mark)},
+			{name: "database read_only", least: 3, most: 10, begin: primary(global("read_only = ON"), mark),
+				end: back(global("read_only = OFF"))},
+			{name: "database refuses queries", least: 3, most: 10, begin: primary(global("wsrep_reject_queries = ALL"), mark),
+				end: back(global("wsrep_reject_queries = NONE"))},
+			{name: "all databases kill -9", most: 5, begin: primary(killAll, mark, pause, startAll), end: rejoin},
+			{name: "other database frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark),
+				end: both(thaw, rejoin)},
+			{name: "database conflicts", unit: "transactions of daemons undone", alone: true, least: 8, most: 15,
+				begin: conflicts, hit: undone},
+			{name: "other database lags", unit: "write sets behind", alone: true, least: 6, most: 12, begin: lag, end: rejoin},
+		},
+		"group": {
+			{name: "group primary kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
+			{name: "group primary frozen", least: 20, most: 30, begin: primary(freeze, mark), end: back(thaw)},
+			{name: "group primary cut off", least: 20, most: 30, begin: primary(cutLine, mark), end: back(mendLine)},
+			{name: "group primary demoted", begin: primary(demote, mark), end: back()},
+			// By hand. It stays the primary: nobody may be written to until that is undone.
+			{name: "group primary read_only", unit: resumes, least: 3, most: 10, end: both(sawMisses, rejoin),
+				begin: primary(countMisses, global("super_read_only = ON"), pause, global("super_read_only = OFF"),
+					global("read_only = OFF"), mark)},
+			{name: "group all kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, foundAgain), end: rejoin},
+			{name: "group other frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark),
+				end: both(thaw, rejoin)},
+		},
+		"semisync": {
+			{name: "source kill -9", most: 10, begin: primary(kill, mark, promote), end: back(start)},
+			{name: "source frozen", least: 5, most: 15, begin: primary(freeze, mark, promote), end: back(start)},
+			{name: "source cut off", least: 5, most: 15, begin: primary(cutLine, mark, promote), end: back(mendLine, start)},
+			{name: "source read_only", begin: primary(global("super_read_only = ON"), mark, switchOver), end: back()},
+			{name: "source and replicas kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, reopen),
+				end: rejoin},
+			// Each COMMIT waits, is visible to nobody meanwhile, and is decided long after the daemon has hung up.
+			{name: "replicas cut off", unit: resumes, least: 8, most: 20, begin: primary(cutLine, pause, mendLine, mark),
+				end: rejoin},
+			{name: "replica frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark), end: both(thaw, rejoin)},
+		},
 	}
-	for i, k := range all {
-		if !k.alone {
-			all[i].on, all[i].cost, all[i].hit = mysqld, daemons, resumed
-		}
-		if k.unit == "" {
-			all[i].unit = "primaries lost"
+	for _, in := range slices.Sorted(maps.Keys(clusters)) {
+		for _, k := range clusters[in] {
+			if k.in, k.unit = in, cmp.Or(k.unit, "primaries lost"); !k.alone {
+				k.on, k.cost, k.hit = mysqld, daemons, resumed
+			}
+			all = append(all, k)
 		}
 	}
 	return all

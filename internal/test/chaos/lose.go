@@ -240,8 +240,8 @@ func (r *Losses) Err() error {
 
 // Print writes the counters.
 func (r *Losses) Print(w io.Writer) {
-	fmt.Fprintf(w, "\nsent: %+v\nafter the failover: %v\nfound by reconcile: %v\n", r.Sent, r.Lost.Counters, r.Found)
+	fmt.Fprintf(w, "\nsent: %+v\nafter the failover: %+v\nfound by reconcile: %v\n", r.Sent, r.Lost.Counters, r.Found)
 	fmt.Fprintf(w, "after reconcile --adopt --republish, and what it prints: %v\n", r.Left)
 	fmt.Fprintf(w, "sent again, all: %d had an effect; orders that only the shop's events show: %d\n", r.Again, r.Unseen)
-	fmt.Fprintf(w, "in the end: %v\n", r.Mended.Counters)
+	fmt.Fprintf(w, "in the end: %+v\n", r.Mended.Counters)
 }

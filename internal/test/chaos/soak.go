@@ -98,29 +98,27 @@ func (k *soak) applied(from time.Time, at map[string]time.Time) (took []float64)
 	return took
 }
 
-// growth is the slope of a straight line through the values after the warm-up, in an hour, and the least that it is
-// beyond doubt: three standard errors less.
+// growth is how much more a figure is in the last third after the warm-up than in the first, in an hour: by the means,
+// and the least that is beyond doubt, three standard errors less.
 func (s *series) growth() (slope, least float64) {
 	from := (len(s.At) + warmUp - 1) / warmUp
-	at, values := s.At[from:], s.Values[from:]
-	n := float64(len(at))
-	if n < 3 {
+	n := (len(s.At) - from) / 3
+	if n < 2 {
 		return 0, 0
 	}
-	mean := func(of func(i int) float64) (m float64) {
-		for i := range at {
-			m += of(i) / n
+	mean := func(of []float64) (m, doubt float64) {
+		for _, v := range of {
+			m += v / float64(n)
 		}
-		return m
+		for _, v := range of {
+			doubt += (v - m) * (v - m) / float64(n*(n-1))
+		}
+		return m, doubt
 	}
-	middle, height := mean(func(i int) float64 { return at[i] }), mean(func(i int) float64 { return values[i] })
-	across := mean(func(i int) float64 { return (at[i] - middle) * (at[i] - middle) })
-	slope = mean(func(i int) float64 { return (at[i] - middle) * (values[i] - height) }) / across
-	off := mean(func(i int) float64 {
-		d := values[i] - height - slope*(at[i]-middle)
-		return d * d
-	})
-	return 60 * slope, 60 * (slope - 3*math.Sqrt(off/across/(n-2)))
+	first, doubtful := mean(s.Values[from : from+n])
+	last, too := mean(s.Values[len(s.Values)-n:])
+	hours := (s.At[len(s.At)-n] - s.At[from]) / 60
+	return (last - first) / hours, (last - first - 3*math.Sqrt(doubtful+too)) / hours
 }
 
 // judge says of each series that grows too fast that it does.
