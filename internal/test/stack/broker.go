@@ -15,6 +15,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -49,10 +51,7 @@ func AMQP(t testing.TB) *Broker {
 	if s.node == nil {
 		return newBroker(t, nil, s.url)
 	}
-	u, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatalf("parse the URL of the test's rabbitmq: %v", err)
-	}
+	u := require.Get(url.Parse(s.url))(t)
 	vhost := "test-" + uniqueSuffix()
 	evalForTest(t, s.node, fmt.Sprintf(`ok = rabbit_vhost:add(%s, <<"tests">>), ok = `+
 		`rabbit_auth_backend_internal:set_permissions(%s, %[1]s, <<".*">>, <<".*">>, <<".*">>, <<"tests">>)`,
@@ -72,11 +71,8 @@ func (s *Server) Broker(t testing.TB) *Broker {
 
 func newBroker(t testing.TB, node *rabbitNode, target string) *Broker {
 	t.Helper()
-	uri, err := amqp.ParseURI(target)
-	if err != nil {
-		t.Fatalf("parse the URL of the test's rabbitmq: %v", err)
-	}
-	b := &Broker{URL: target, t: t, node: node, vhost: uri.Vhost, suffix: uniqueSuffix()}
+	vhost := require.Get(amqp.ParseURI(target))(t).Vhost
+	b := &Broker{URL: target, t: t, node: node, vhost: vhost, suffix: uniqueSuffix()}
 	t.Cleanup(b.cleanUp)
 	return b
 }
@@ -95,7 +91,7 @@ func (b *Broker) Track(queues ...string) {
 func (b *Broker) TrackExchanges(exchanges ...string) {
 	b.atEnd(func() {
 		for _, exchange := range exchanges {
-			b.on("delete exchange "+exchange, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
+			b.on("delete exchange "+exchange, func(ch *amqp.Channel) { must.OK(ch.ExchangeDelete(exchange, false, false)) })
 		}
 	})
 }
@@ -110,31 +106,28 @@ func (b *Broker) atEnd(clean func()) {
 func (b *Broker) DeclareQueue(name string, args map[string]any) {
 	b.t.Helper()
 	b.Track(name)
-	b.on("declare queue "+name, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, true, false, false, false, args)
-		return err
-	})
+	b.on("declare queue "+name, func(ch *amqp.Channel) { must.Get(ch.QueueDeclare(name, true, false, false, false, args)) })
 }
 
 // DeclareExchange makes a durable exchange of this kind (direct, fanout, topic, headers) and tracks it.
 func (b *Broker) DeclareExchange(name, kind string) {
 	b.t.Helper()
 	b.TrackExchanges(name)
-	b.on("declare exchange "+name, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclare(name, kind, true, false, false, false, nil)
+	b.on("declare exchange "+name, func(ch *amqp.Channel) {
+		must.OK(ch.ExchangeDeclare(name, kind, true, false, false, false, nil))
 	})
 }
 
 // Bind lets messages with this routing key come from the exchange to the queue.
 func (b *Broker) Bind(queue, key, exchange string) {
 	b.t.Helper()
-	b.on("bind queue "+queue, func(ch *amqp.Channel) error { return ch.QueueBind(queue, key, exchange, false, nil) })
+	b.on("bind queue "+queue, func(ch *amqp.Channel) { must.OK(ch.QueueBind(queue, key, exchange, false, nil)) })
 }
 
 // Unbind takes a binding away.
 func (b *Broker) Unbind(queue, key, exchange string) {
 	b.t.Helper()
-	b.on("unbind queue "+queue, func(ch *amqp.Channel) error { return ch.QueueUnbind(queue, key, exchange, nil) })
+	b.on("unbind queue "+queue, func(ch *amqp.Channel) { must.OK(ch.QueueUnbind(queue, key, exchange, nil)) })
 }
 
 // Exists reports whether the queue exists.
@@ -164,13 +157,12 @@ func (b *Broker) Consumers(queue string) int {
 
 func (b *Broker) inspect(queue string) (ready, consumers int, exists bool) {
 	b.t.Helper()
-	b.on("inspect queue "+queue, func(ch *amqp.Channel) error {
+	b.on("inspect queue "+queue, func(ch *amqp.Channel) {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if e := (*amqp.Error)(nil); errors.As(err, &e) && e.Code == amqp.NotFound {
-			return nil
+		if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.NotFound {
+			must.OK(err)
 		}
 		ready, consumers, exists = q.Messages, q.Consumers, err == nil
-		return err
 	})
 	return ready, consumers, exists
 }
@@ -213,9 +205,7 @@ func (b *Broker) sum(what, expression string, queues []string) int {
 	text := b.Eval(fmt.Sprintf(`lists:sum([begin {ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, Name)), %s `+
 		`end || Name <- [%s]])`, erlangBinary(b.vhost), expression, strings.Join(names, ", ")))
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		b.t.Errorf("ask for %s of %q: rabbitmq answered %q", what, queues, text)
-	}
+	assert.OK(b.t, err, "ask for ", what, " of ", queues, ":")
 	return n
 }
 
@@ -229,27 +219,19 @@ func (b *Broker) Connections() (n int) {
 // Publish sends one message and waits until the broker has confirmed it and not returned it.
 func (b *Broker) Publish(exchange, key string, m Message) {
 	b.t.Helper()
-	b.on(fmt.Sprintf("publish to exchange %q with key %q", exchange, key), func(ch *amqp.Channel) error {
-		if err := ch.Confirm(false); err != nil {
-			return err
-		}
-		returns := ch.NotifyReturn(make(chan amqp.Return, 1))
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
-		if err != nil {
-			return err
-		}
-		return confirmed(ctx, confirm, returns)
+	b.on(fmt.Sprintf("publish to exchange %q with key %q", exchange, key), func(ch *amqp.Channel) {
+		must.OK(ch.Confirm(false))
+		must.OK(publishConfirmed(ch, ch.NotifyReturn(make(chan amqp.Return, 1)), exchange, key, m))
 	})
 }
 
 // Get takes one message from the queue and acks it; ok is false when the queue is empty.
 func (b *Broker) Get(queue string) (d Delivery, ok bool) {
 	b.t.Helper()
-	b.on("get from queue "+queue, func(ch *amqp.Channel) (err error) {
+	b.on("get from queue "+queue, func(ch *amqp.Channel) {
+		var err error
 		d, ok, err = ch.Get(queue, true)
-		return err
+		must.OK(err)
 	})
 	return d, ok
 }
@@ -257,13 +239,12 @@ func (b *Broker) Get(queue string) (d Delivery, ok bool) {
 // GetAll takes all messages that are ready in the queue, on one channel: thousands would take Get minutes.
 func (b *Broker) GetAll(queue string) (all []Delivery) {
 	b.t.Helper()
-	b.on("get all from queue "+queue, func(ch *amqp.Channel) (err error) {
-		for d, ok := (Delivery{}), true; ok && err == nil; {
-			if d, ok, err = ch.Get(queue, true); ok {
-				all = append(all, d)
-			}
+	b.on("get all from queue "+queue, func(ch *amqp.Channel) {
+		d, ok, err := ch.Get(queue, true)
+		for ; ok && err == nil; d, ok, err = ch.Get(queue, true) {
+			all = append(all, d)
 		}
-		return err
+		must.OK(err)
 	})
 	return all
 }
@@ -278,32 +259,23 @@ func (b *Broker) Fail(queue string, n int) { b.t.Helper(); b.reject(queue, n, tr
 
 func (b *Broker) reject(queue string, n int, requeue bool) {
 	b.t.Helper()
-	b.on("reject deliveries of queue "+queue, func(ch *amqp.Channel) error {
-		got, err := consumeOne(ch, queue, false)
-		if err != nil {
-			return err
-		}
-		late := time.After(time.Minute)
+	b.on("reject deliveries of queue "+queue, func(ch *amqp.Channel) {
+		got, late := consumeOne(ch, queue, false), time.After(time.Minute)
 		for i := range n {
 			select {
 			case d := <-got:
-				if err := d.Reject(requeue); err != nil {
-					return err
-				}
+				must.OK(d.Reject(requeue))
 			case <-late:
-				return fmt.Errorf("%d of %d deliveries came within a minute", i, n)
+				must.OK(fmt.Errorf("%d of %d deliveries came within a minute", i, n))
 			}
 		}
-		return nil
 	})
 }
 
 // consumeOne makes a consumer that is given one message at a time.
-func consumeOne(ch *amqp.Channel, queue string, exclusive bool) (<-chan amqp.Delivery, error) {
-	if err := ch.Qos(1, 0, false); err != nil {
-		return nil, err
-	}
-	return ch.Consume(queue, "", false, exclusive, false, false, nil)
+func consumeOne(ch *amqp.Channel, queue string, exclusive bool) <-chan amqp.Delivery {
+	must.OK(ch.Qos(1, 0, false))
+	return must.Get(ch.Consume(queue, "", false, exclusive, false, false, nil))
 }
 
 // LimitMessages changes how large a message may be, in bytes. From RabbitMQ 4 the setting is read once, at the start,
@@ -317,31 +289,22 @@ func (b *Broker) LimitMessages(size int) {
 // HoldExclusively makes an exclusive consumer of the queue, which takes one message and acks none, until the test ends.
 func (b *Broker) HoldExclusively(queue string) {
 	b.t.Helper()
-	conn := require.Get(b.connection())(b.t)
-	ch, err := conn.Channel()
-	if err == nil {
-		_, err = consumeOne(ch, queue, true)
-	}
-	if err != nil {
-		b.t.Fatalf("consume queue %s exclusively: %v", queue, err)
-	}
+	ch := require.Get(require.Get(b.connection())(b.t).Channel())(b.t)
+	require.OK(b.t, must.Catch(func() { consumeOne(ch, queue, true) }))
 	b.t.Cleanup(func() { _ = ch.Close() })
 }
 
 // Purge empties the queue of its ready messages.
 func (b *Broker) Purge(queue string) {
 	b.t.Helper()
-	b.on("purge queue "+queue, func(ch *amqp.Channel) error { _, err := ch.QueuePurge(queue, false); return err })
+	b.on("purge queue "+queue, func(ch *amqp.Channel) { must.Get(ch.QueuePurge(queue, false)) })
 }
 
 // Delete deletes queues; one that does not exist is no error.
 func (b *Broker) Delete(queues ...string) {
 	b.t.Helper()
 	for _, queue := range queues {
-		b.on("delete queue "+queue, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDelete(queue, false, false, false)
-			return err
-		})
+		b.on("delete queue "+queue, func(ch *amqp.Channel) { must.Get(ch.QueueDelete(queue, false, false, false)) })
 	}
 }
 
@@ -400,9 +363,7 @@ func evalForTest(t testing.TB, node *rabbitNode, expression string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	out, err := node.eval(ctx, expression)
-	if err != nil {
-		t.Error(err)
-	}
+	assert.OK(t, err)
 	return out
 }
 
@@ -412,20 +373,14 @@ func erlangBinary(s string) string {
 }
 
 // on runs do with a channel of its own, because a refusal closes the channel.
-func (b *Broker) on(what string, do func(ch *amqp.Channel) error) {
+func (b *Broker) on(what string, do func(ch *amqp.Channel)) {
 	b.t.Helper()
-	conn, err := b.connection()
-	var ch *amqp.Channel
-	if err == nil {
-		ch, err = conn.Channel()
-	}
-	if err == nil {
-		err = do(ch)
-		_ = ch.Close() // nothing depends on it
-	}
-	if err != nil {
-		b.t.Errorf("%s: %v", what, err)
-	}
+	err := must.Catch(func() {
+		ch := must.Get(must.Get(b.connection()).Channel())
+		defer ch.Close() // nothing depends on it
+		do(ch)
+	})
+	assert.OK(b.t, err, what+":")
 }
 
 func (b *Broker) connection() (*amqp.Connection, error) {
@@ -434,18 +389,14 @@ func (b *Broker) connection() (*amqp.Connection, error) {
 	if b.conn != nil && !b.conn.IsClosed() {
 		return b.conn, nil
 	}
-	conn, err := amqp.DialConfig(b.URL, amqp.Config{
+	var err error
+	b.conn, err = amqp.DialConfig(b.URL, amqp.Config{
 		Dial: amqp.DefaultDial(10 * time.Second), Properties: amqp.Table{"connection_name": "test"},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to the test's rabbitmq: %w", err)
-	}
-	b.conn = conn
-	return conn, nil
+	return b.conn, err
 }
 
-// cleanUp deletes what was tracked when the virtual host is not ours to delete. A server which the test left dead has
-// nothing to delete.
+// cleanUp deletes what was tracked when the virtual host is not ours to delete.
 func (b *Broker) cleanUp() {
 	if b.node == nil {
 		for _, clean := range b.cleans {

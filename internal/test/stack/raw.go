@@ -11,6 +11,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // RawMessage is a message whose headers are written as they are. It is persistent and mandatory.
@@ -83,36 +85,30 @@ func (p *RawPublisher) FrameMax() int { return p.conn.Config.FrameSize - frameEx
 
 // Publish publishes m and waits until the broker has confirmed that it is in a queue.
 func (p *RawPublisher) Publish(m RawMessage) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	p.headers.Store(&m.Headers)
-	const mandatory = true
-	message := amqp.Publishing{
+	return publishConfirmed(p.channel, p.returns, m.Exchange, m.Key, amqp.Publishing{
 		Headers: amqp.Table{"replaced": nil}, DeliveryMode: amqp.Persistent, CorrelationId: m.CorrelationID,
 		MessageId: m.MessageID, Type: m.Type, Body: m.Body,
-	}
-	confirm, err := p.channel.PublishWithDeferredConfirmWithContext(ctx, m.Exchange, m.Key, mandatory, false, message)
-	if err == nil {
-		err = confirmed(ctx, confirm, p.returns)
-	}
-	if err != nil {
-		return fmt.Errorf("publish raw: %w", err)
-	}
-	return nil
+	})
 }
 
-// confirmed waits until the broker has taken a message; a return comes before its confirm.
-func confirmed(ctx context.Context, confirm *amqp.DeferredConfirmation, returns <-chan amqp.Return) error {
-	acked, err := confirm.WaitContext(ctx)
-	if err == nil && !acked {
-		err = errors.New("the broker refused it (nack)")
-	}
-	select {
-	case r := <-returns:
-		return fmt.Errorf("it came back: %d %s", r.ReplyCode, r.ReplyText)
-	default:
-		return err
-	}
+// publishConfirmed publishes on a channel that confirms, and waits until the broker has taken the message; a return
+// comes before its confirm.
+func publishConfirmed(ch *amqp.Channel, returns <-chan amqp.Return, exchange, key string, m amqp.Publishing) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return must.Catch(func() {
+		const mandatory = true
+		confirm := must.Get(ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, mandatory, false, m))
+		if acked := must.Get(confirm.WaitContext(ctx)); !acked {
+			must.OK(errors.New("the broker refused it (nack)"))
+		}
+		select {
+		case r := <-returns:
+			must.OK(fmt.Errorf("it came back: %d %s", r.ReplyCode, r.ReplyText))
+		default:
+		}
+	})
 }
 
 // Close hangs up: everything that was published is confirmed.
