@@ -98,16 +98,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	kept := "the promise was kept"
 	for _, o.Phase = range phases { // one after the other, each with servers of its own
 		o.Duration = *duration * time.Duration(o.Phase.Share) / time.Duration(shares)
-		var result interface {
-			Print(io.Writer)
-			Err() error
-		}
+		run := chaos.Run
 		if o.Phase.Name == "losing" {
-			kept = "what was lost, found and mended is as it must be"
-			result, err = chaos.Lose(ctx, o)
-		} else {
-			result, err = chaos.Run(ctx, o)
+			run, kept = chaos.Lose, "what was lost, found and mended is as it must be"
 		}
+		result, err := run(ctx, o)
 		if err != nil {
 			errs = append(errs, err)
 			break

@@ -34,70 +34,41 @@ func main() {
 }
 
 func run(command []string) (code int, err error) {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
-
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
 	environ := os.Environ()
 	if kinds := stack.Missing(); len(kinds) > 0 {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		started := make(chan struct{})
-		stopped := make(chan struct{})
-		go func() { // joined below: a signal while the servers start gives up the start
-			defer close(stopped)
-			select {
-			case <-signals:
-				cancel()
-			case <-started:
-			}
-		}()
-		s, startErr := stack.Start(ctx, stack.Options{Only: kinds, Log: os.Stderr})
-		close(started)
-		<-stopped
-		if startErr != nil {
-			return 1, startErr
+		s, failed := stack.Start(ctx, stack.Options{Only: kinds, Log: os.Stderr})
+		if failed != nil {
+			return 1, failed
 		}
 		defer func() { err = errors.Join(err, s.Stop()) }()
-		more, describeErr := s.Environ(ctx)
-		if describeErr != nil {
-			return 1, describeErr
+		more, failed := s.Environ(ctx)
+		if failed != nil {
+			return 1, failed
 		}
 		environ = append(environ, more...)
 	}
-	return child(command, environ, signals)
+	return child(ctx, command, environ)
 }
 
 // child runs the command in a process group of its own, so that a Ctrl-C at the terminal reaches this process alone,
-// which passes it on, once, to the command and all its children.
-func child(command, environ []string, signals <-chan os.Signal) (int, error) {
+// which ends, once, the command and all its children.
+func child(ctx context.Context, command, environ []string) (int, error) {
 	// the command is killed when the thread that started it ends; this one lives until the command has ended
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("start the command: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // joined below
-	for {
-		select {
-		case sig := <-signals:
-			_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // fails only when the group has just ended
-		case err := <-ended:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children the command left behind; mostly there is none
-			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-					return 128 + int(status.Signal()), nil
-				}
-				return exit.ExitCode(), nil
-			}
-			if err != nil {
-				return 1, fmt.Errorf("run the command: %w", err)
-			}
-			return 0, nil
-		}
+	_ = cmd.Wait()                                      // how it ended is in its state
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children the command left behind; mostly there is none
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal()), nil
 	}
+	return cmd.ProcessState.ExitCode(), nil
 }

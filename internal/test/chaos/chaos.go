@@ -118,7 +118,7 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons, 2 relays and a listener started %d "+
 		"times, at rest %v after the last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts,
 		r.Settled.Round(time.Millisecond))
-	fmt.Fprintf(w, "%+v\n%+v\n", r.Report.Counters, *r.Report.Ends)
+	fmt.Fprintf(w, "%+v\n%+v\n", r.Report.Counters, r.Report.Ends)
 	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
 }
 
@@ -201,10 +201,17 @@ func (w *world) judge(settled time.Duration) *Result {
 	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'unknown-%' AND consumer_status <> 3"); n > 0 {
 		w.violation("%d messages of unknown orders are not dead", n)
 	}
+	r := w.result(report)
+	r.Settled = settled
+	return r
+}
+
+// result is what came of the run so far.
+func (w *world) result(report *oracle.Report) *Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &Result{
-		Options: w.o, Report: report, Pauses: w.pauses, Strays: w.counts[strays], Settled: settled, Violations: w.violations,
+		Options: w.o, Report: report, Pauses: w.pauses, Strays: w.counts[strays], Violations: w.violations,
 		Starts: sum(w.fleet.all(), func(s *slot) int { return s.started }), Done: w.jobsDone(),
 	}
 	for _, k := range kinds() {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -15,55 +14,54 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
-// Losses are what a failover has lost, what was found of it, and what came of mending.
-type Losses struct {
-	// Sent is how many messages were applied and acked while the replica got all of them, none, no row of the log, and
-	// nothing of the stock; Replayed are letters that were replayed while it got nothing.
-	Sent struct{ Kept, Gone, RowsGone, StockGone, Replayed int }
-	// Lost is the oracle's verdict after the failover, Mended the one after all was mended.
-	Lost, Mended *oracle.Report
-	// Found is what reconcile found after the failover, by kind, and Left what it found after it had mended.
-	Found, Left map[string]int
-	// Again is how many of the messages that the producer sent again had an effect: those that no server knew of any
-	// more.
-	Again int
-	// Unseen is how many orders only the shop's own events show, which ended for the log and are reserved.
-	Unseen     int
-	Violations []string
-}
-
 // lossy is how many messages each part of the run has.
 const lossy = 300
 
 // Lose lets a failover lose commits: MySQL's asynchronous replication, whose source dies while the replica lags, and
 // had been told for a while to leave tables out, as an operator does by mistake. Then it mends what can be mended.
-func Lose(ctx context.Context, o Options) (result *Losses, err error) {
+func Lose(ctx context.Context, o Options) (result *Result, err error) {
 	o.Round, o.Rate = true, 100
 	w, err := newWorld(ctx, o, nil)
 	if err != nil {
 		return nil, err
 	}
-	l := &loser{world: w, out: &Losses{}, p: rabbit.NewPublisher(rabbit.Config{URLs: w.load.urls, Name: "shop"})}
+	l := &loser{world: w, p: rabbit.NewPublisher(rabbit.Config{URLs: w.load.urls, Name: "shop"})}
 	defer func() { err = errors.Join(err, l.p.Close(context.WithoutCancel(ctx)), w.close()) }()
 	err = must.Catch(func() {
 		must.OK(w.fleet.consuming())
 		w.oracle.Chain = nil // what a failover loses of the outbox and of events is not mended
-		l.diverge()
+		replayed := l.diverge()
 		l.failOver()
-		l.out.Lost = must.Get(w.oracle.Check(ctx, w.before, w.load.ledger, oracle.Allowance{Attempts: maxAttempts}))
-		l.out.Found, _ = l.reconciled()
+		lost := l.check()
+		l.want("messages without a row", lost.Lost, 2*lossy)
+		l.want("duplicated effects", lost.DuplicatedEffects, 0)
+		found, _ := l.reconciled()
+		l.want("found: released_without_success", found["released_without_success"], lossy)
+		l.want("found: success_not_released, where the key is the order's number", found["success_not_released"], lossy/2)
+		l.want("found: dead_without_letter", found["dead_without_letter"], replayed)
 		l.mend()
+		result = w.result(l.check())
 	})
-	l.out.Violations = w.violations
-	return l.out, err
+	return result, err
 }
 
 // loser is such a run.
 type loser struct {
 	*world
-	out  *Losses
 	p    *rabbit.Publisher
 	sent []oracle.Sent
+}
+
+func (l *loser) check() *oracle.Report {
+	return must.Get(l.oracle.Check(l.ctx, l.before, l.load.ledger, oracle.Allowance{Attempts: maxAttempts}))
+}
+
+// want tells how much was lost, found or mended of a kind, which this run decides.
+func (l *loser) want(what string, got, want int) {
+	l.say("%s: %d", what, got)
+	if got != want {
+		l.violation("%s: %d, want %d", what, got, want)
+	}
 }
 
 // publish publishes messages and waits until nothing is left to do.
@@ -111,8 +109,9 @@ func (l *loser) next() (sent []oracle.Sent) {
 	return sent
 }
 
-// diverge lets messages be applied while the replica gets all, a part, and nothing of them.
-func (l *loser) diverge() {
+// diverge lets messages be applied while the replica gets all, no row of the log, nothing of the stock, and nothing, so
+// many of each, and says how many letters were replayed while it got nothing.
+func (l *loser) diverge() (replayed int) {
 	late := shop.Orders(l.load.rng, "late", lossy/10, skus)
 	l.sent = l.load.route.Rollbacks(late)
 	rollbacks := l.sent
@@ -135,10 +134,9 @@ func (l *loser) diverge() {
 	}
 	var res struct{ Replayed int }
 	must.OK(l.command(l.ctx, &res, "dlq", "replay", "--all", "--force"))
-	sent := &l.out.Sent
-	sent.Kept, sent.RowsGone, sent.StockGone, sent.Gone, sent.Replayed = lossy, lossy, lossy, lossy, res.Replayed
 	l.say("%d messages are applied and acked, %d of them after a replay", 4*lossy+res.Replayed, res.Replayed)
 	l.rest()
+	return res.Replayed
 }
 
 // failOver kills the source, and promotes the replica that lags.
@@ -181,22 +179,24 @@ func (l *loser) mend() {
 		l.repair([]byte(body))
 	}
 	l.rest()
-	l.out.Left, _ = l.reconciled()
+	again, _ := l.reconciled()
+	l.want("kinds found again", len(again), 0)
 	had := l.applied()
 	l.publish(l.sent)
-	l.out.Again = l.applied() - had
+	l.want("messages sent again that had an effect", l.applied()-had, lossy) // those that no server knew of any more
+	unseen := 0
 	// What the shop knows: these orders are over, and still have something reserved.
 	for _, s := range l.sent {
 		var reserved int
 		must.OK(l.ask(&reserved, "SELECT COUNT(*) FROM stock_reservation WHERE order_sn = ? AND status = 1", []byte(s.Order)))
 		if reserved > 0 {
-			l.out.Unseen++
+			unseen++
 			l.repair(fmt.Appendf(nil, `{"order_sn":%q,"repair":"shop/%s"}`, s.Order, s.Order))
 		}
 	}
+	l.want("orders that only the shop's events show", unseen, lossy/2)
 	l.rest()
 	l.fleet.drain()
-	l.out.Mended = must.Get(l.oracle.Check(l.ctx, l.before, l.load.ledger, oracle.Allowance{Attempts: maxAttempts}))
 }
 
 // repair publishes a message that gives back what an order still has reserved, under an identity of its own.
@@ -209,39 +209,4 @@ func (l *loser) repair(body []byte) {
 	s := oracle.Sent{Publishing: l.load.route.Message(said.Repair, body), Fate: oracle.ToBeApplied(), Order: said.Order}
 	s.Type = "repair"
 	must.OK(shop.Publish(l.ctx, l.p, l.load.ledger, []oracle.Sent{s}, nil))
-}
-
-// Err is nil when what was lost is what this run makes, reconcile found what it can, and all was mended.
-func (r *Losses) Err() error {
-	errs := []error{r.Mended.Err()}
-	for _, v := range r.Violations {
-		errs = append(errs, errors.New(v))
-	}
-	for _, c := range []struct {
-		what      string
-		got, want int
-	}{
-		{"messages without a row", r.Lost.Lost, r.Sent.Gone + r.Sent.RowsGone},
-		{"duplicated effects", r.Lost.DuplicatedEffects, 0},
-		{"found: released_without_success", r.Found["released_without_success"], r.Sent.RowsGone},
-		{"found: success_not_released, where the key is the order's number", r.Found["success_not_released"],
-			r.Sent.StockGone / 2},
-		{"found: dead_without_letter", r.Found["dead_without_letter"], r.Sent.Replayed},
-		{"found again", len(r.Left), 0},
-		{"messages sent again that had an effect", r.Again, r.Sent.Gone},
-		{"orders that only the shop's events show", r.Unseen, r.Sent.StockGone / 2},
-	} {
-		if c.got != c.want {
-			errs = append(errs, fmt.Errorf("%s: %d, want %d", c.what, c.got, c.want))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Print writes the counters.
-func (r *Losses) Print(w io.Writer) {
-	fmt.Fprintf(w, "\nsent: %+v\nafter the failover: %+v\nfound by reconcile: %v\n", r.Sent, r.Lost.Counters, r.Found)
-	fmt.Fprintf(w, "after reconcile --adopt --republish, and what it prints: %v\n", r.Left)
-	fmt.Fprintf(w, "sent again, all: %d had an effect; orders that only the shop's events show: %d\n", r.Again, r.Unseen)
-	fmt.Fprintf(w, "in the end: %+v\n", r.Mended.Counters)
 }
