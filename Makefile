@@ -151,7 +151,7 @@ test-zookeeper: deps bin/with-servers
 test-galera: deps bin/with-servers bin/chaos
 	@scripts/install-servers.sh galera
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
-	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
+	bin/chaos -round -phases galera -rate 100 -seed $(or $(SEED),20261123)
 
 # MySQL that fails over: group and semi-synchronous replication behind HAProxy, and a failover that loses commits; the
 # servers are Debian's unstable ones, as root; SEED=n for another round.
@@ -162,8 +162,8 @@ test-mysql-ha: deps bin/chaos
 	@scripts/install-servers.sh haproxy
 	@scripts/server-tree.sh sid "$(TREE)"
 	ROLLBACKD_TEST_TREE="$(TREE)" ROLLBACKD_TEST_MYSQL_HA=1 $(GO) test -race -count=1 -timeout 8m -run 'AGroupFailsOver|AReplicaTakes|GroupReplication' $(ARGS) ./internal/test/stack ./internal/mysqldb
-	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -round -phases databases -replication group -rate 100 -seed $(SEED)
-	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -round -phases databases -replication semisync -rate 100 -seed $(SEED)
+	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -round -phases group -rate 100 -seed $(SEED)
+	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -round -phases semisync -rate 100 -seed $(SEED)
 	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -phases losing -seed $(SEED)
 
 # The lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance

@@ -4,9 +4,9 @@
 //
 //	go run ./internal/cmd/chaos -duration 5m -seed 7
 //
-// With -phases databases the database is a cluster whose nodes fail, of the kind that -replication names; with -phases
-// upkeep operators restart, replace and rebalance the nodes of RabbitMQ. The same seed gives the same schedule, and
-// -kinds lists the kinds of faults. It is for tests; nothing of the product may live here.
+// With -phases galera, group or semisync the database is a cluster whose nodes fail, with losing one whose failover loses
+// commits; with upkeep operators restart, replace and rebalance the nodes of RabbitMQ. The same seed gives the same
+// schedule, and -kinds lists the kinds of faults. It is for tests; nothing of the product may live here.
 package main
 
 import (
@@ -42,10 +42,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one node")
 	seed := flags.Uint64("seed", 0, "of the schedule; 0 takes one by chance")
 	names := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work, "+
-		"one and a database cluster (databases), three that operators work on (upkeep)")
+		"one and a database cluster (galera, or as root MySQL's group, semisync or losing), three that operators work on "+
+		"(upkeep)")
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
-	replication := flags.String("replication", "galera", "of the phase databases: galera, or MySQL's group or semisync, "+
-		"which need root")
 	rate := flags.Int("rate", 200, "messages published a second")
 	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
 	logs := flags.String("logs", "", "an existing folder for the daemons' logs, which are kept; else they are kept when "+
@@ -60,18 +59,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintln(out, strings.Join(chaos.Kinds(), "\n"))
 		return err
 	}
-	if !slices.Contains([]string{"galera", "group", "semisync"}, *replication) {
-		return fmt.Errorf("-replication %q: want galera, group or semisync", *replication)
-	}
 	var phases []chaos.Phase
 	shares := 0
 	for name := range strings.SplitSeq(*names, ",") {
-		if name == "databases" {
-			name = *replication
-		}
 		at := slices.IndexFunc(chaos.Phases(), func(p chaos.Phase) bool { return p.Name == name })
 		if at < 0 {
-			return fmt.Errorf("-phases %q: want some of 1, 3, people, databases and upkeep", *names)
+			return fmt.Errorf("-phases %q: there is no phase %q", *names, name)
 		}
 		phases = append(phases, chaos.Phases()[at])
 		shares += phases[len(phases)-1].Share

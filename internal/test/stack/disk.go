@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // ErrNoDisk says that this process may not mount anything, so that there is no disk that could run full.
@@ -21,28 +23,22 @@ type disk struct {
 }
 
 // makeDisk mounts a disk on a new folder.
-func makeDisk(sp *spawner, path string, size int64) (*disk, error) {
+func makeDisk(sp *spawner, path string, size int64) *disk {
 	d := &disk{spawner: sp, path: path, size: size}
 	err := sp.do(func() error {
-		if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
-			return err
-		}
-		// else the machine would see the disk, too
-		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-			return err
-		}
-		if err := os.Mkdir(path, 0o700); err != nil {
-			return err
-		}
-		return d.mount(0, size)
+		return must.Catch(func() {
+			must.OK(syscall.Unshare(syscall.CLONE_NEWNS))
+			// else the machine would see the disk, too
+			must.OK(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+			must.OK(os.Mkdir(path, 0o700))
+			must.OK(d.mount(0, size))
+		})
 	})
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
-		return nil, fmt.Errorf("%w: %w", ErrNoDisk, err)
+		err = fmt.Errorf("%w: %w", ErrNoDisk, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("mount a disk of %d bytes: %w", size, err)
-	}
-	return d, nil
+	must.OK(err, "mount a disk")
+	return d
 }
 
 // mount must be called on the spawner's thread.

@@ -55,7 +55,7 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Serv
 		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n")
 	var own *disk
 	if o.MySQLDisk != 0 {
-		own = must.Get(makeDisk(sp, filepath.Join(program.tree, dir, "data"), o.MySQLDisk))
+		own = makeDisk(sp, filepath.Join(program.tree, dir, "data"), o.MySQLDisk)
 	}
 	var clock *fakeClock
 	var see []string

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -62,27 +61,21 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 // RowsOf are the rows that a query finds, each by the names of its columns.
 func RowsOf(t testing.TB, db *sql.DB, query string, args ...any) (all []map[string]string) {
 	t.Helper()
-	err := must.Catch(func() {
-		rows, err := db.QueryContext(t.Context(), query, args...)
-		must.OK(err)
-		defer rows.Close()
-		columns := must.Get(rows.Columns())
-		values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
-		for i := range values {
-			into[i] = &values[i]
-		}
-		for rows.Next() {
-			must.OK(rows.Scan(into...))
-			row := map[string]string{}
-			for i, c := range columns {
-				row[c] = values[i].String
-			}
-			all = append(all, row)
-		}
-		must.OK(rows.Err())
-	})
-	if err != nil {
-		t.Fatalf("%v: %s", err, query)
+	rows := require.Get(db.QueryContext(t.Context(), query, args...))(t)
+	defer rows.Close()
+	columns := require.Get(rows.Columns())(t)
+	values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+	for i := range values {
+		into[i] = &values[i]
 	}
+	for rows.Next() {
+		require.OK(t, rows.Scan(into...))
+		row := map[string]string{}
+		for i, c := range columns {
+			row[c] = values[i].String
+		}
+		all = append(all, row)
+	}
+	require.OK(t, rows.Err())
 	return all
 }

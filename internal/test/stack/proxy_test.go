@@ -51,9 +51,8 @@ func hear(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	buf := make([]byte, len(want))
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != want {
-		t.Fatalf("heard %q, %v; want %q", buf, err, want)
-	}
+	require.Get(io.ReadFull(c, buf))(t)
+	require.Is(t, string(buf), want, "heard")
 }
 
 // talks says something, which must come back.
@@ -153,25 +152,24 @@ func TestProxyDropReply(t *testing.T) {
 	}
 }
 
-func TestProxyDelaySlowsTheLink(t *testing.T) {
-	p := Proxy(t, echo(t))
-	p.Delay(100 * time.Millisecond)
-	c := dial(t, p.Addr)
-	start := time.Now()
-	talks(t, c, "a")
-	assert.AtLeast(t, time.Since(start), 200*time.Millisecond, "there and back took")
-}
-
-func TestRateMakesTheLinkNarrow(t *testing.T) {
-	p := Proxy(t, echo(t))
-	c := dial(t, p.Addr)
-	p.Rate(20_000)
-	began := time.Now()
-	talks(t, c, strings.Repeat("x", 10_000))
-	if took := time.Since(began); took < 900*time.Millisecond { // half a second each way
-		t.Errorf("10000 bytes went there and back in %v at 20000 a second", took)
+func TestProxySlowsTheLinkDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		slow  func(*TCPProxy)
+		bytes int64
+		least time.Duration // there and back
+	}{
+		"delayed": {func(p *TCPProxy) { p.Delay(100 * time.Millisecond) }, 1, 200 * time.Millisecond},
+		"narrow":  {func(p *TCPProxy) { p.Rate(20_000) }, 10_000, 900 * time.Millisecond}, // half a second each way
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Proxy(t, echo(t))
+			c.slow(p)
+			began := time.Now()
+			talks(t, dial(t, p.Addr), strings.Repeat("x", int(c.bytes)))
+			assert.AtLeast(t, time.Since(began), c.least, "there and back took")
+			poll.Until(t, "both directions being counted", func() bool { return p.Carried() == 2*c.bytes })
+		})
 	}
-	poll.Until(t, "both directions being counted", func() bool { return p.Carried() == 20_000 })
 }
 
 func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {

@@ -175,23 +175,18 @@ func (s *Server) report(what string, err error) error {
 // start runs the processes that do not run yet and waits until the server answers. When it does not, the end of its log
 // is in the error.
 func (s *Server) start(ctx context.Context) error {
-	if s.helper != nil && s.helper.pid() == 0 {
-		if err := s.helper.start(); err != nil {
-			return err
+	return must.Catch(func() {
+		if s.helper != nil && s.helper.pid() == 0 {
+			must.OK(s.helper.start())
 		}
-	}
-	if s.before != nil && s.Pid() == 0 {
-		if err := s.before(ctx); err != nil {
-			return err
+		if s.before != nil && s.Pid() == 0 {
+			must.OK(s.before(ctx))
 		}
-	}
-	if err := s.main.start(); err != nil {
-		return err
-	}
-	if err := s.waitReady(ctx); err != nil {
-		return errors.Join(fmt.Errorf("%w\n%s", err, s.main.logTail()), s.main.kill())
-	}
-	return nil
+		must.OK(s.main.start())
+		if err := s.waitReady(ctx); err != nil {
+			must.OK(errors.Join(fmt.Errorf("%w\n%s", err, s.main.logTail()), s.main.kill()))
+		}
+	})
 }
 
 // waitReady asks the server itself, again and again, until it answers, ends, or ctx is over.
