@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Authority signs certificates for a test.
@@ -51,15 +52,8 @@ func NewAuthority(t testing.TB, name string) *Authority {
 		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
 		KeyUsage: x509.KeyUsageCertSign,
 	}}
-	a.orFail(func() { a.cert, a.key = a.sign(a.cert, a.File) })
+	require.OK(t, must.Catch(func() { a.cert, a.key = a.sign(a.cert, a.File) }))
 	return a
-}
-
-func (a *Authority) orFail(step func()) {
-	a.t.Helper()
-	if err := must.Catch(step); err != nil {
-		a.t.Fatalf("certificates of the test: %v", err)
-	}
 }
 
 // sign signs a certificate, its own if it has none yet, and writes it into a file.
@@ -96,11 +90,11 @@ func (a *Authority) Replace(p *Pair, c Certificate) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	a.orFail(func() {
+	require.OK(a.t, must.Catch(func() {
 		var key *ecdsa.PrivateKey
 		p.Leaf, key = a.sign(template, p.Cert)
 		writePEM(p.Key, "PRIVATE KEY", must.Get(x509.MarshalPKCS8PrivateKey(key)))
-	})
+	}))
 }
 
 // Client is a configuration that trusts this authority and shows a certificate, if there is one.
@@ -109,11 +103,7 @@ func (a *Authority) Client(p *Pair) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	config.RootCAs.AddCert(a.cert)
 	if p != nil {
-		pair, err := tls.LoadX509KeyPair(p.Cert, p.Key)
-		if err != nil {
-			a.t.Fatalf("load a certificate: %v", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+		config.Certificates = []tls.Certificate{require.Get(tls.LoadX509KeyPair(p.Cert, p.Key))(a.t)}
 	}
 	return config
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 const (
@@ -17,16 +19,15 @@ const (
 // therefore could not remove them, are removed on the way: their lock went with the process.
 func makeFolder() (dir string, lock *os.File, err error) {
 	removeStale()
-	if dir, err = os.MkdirTemp("", folderPrefix); err != nil {
-		return "", nil, fmt.Errorf("make a folder for the servers: %w", err)
-	}
-	// The file gets its name when it is locked: seen without its lock, the folder would be taken for a dead process's.
-	unnamed := filepath.Join(dir, lockFile+".new")
-	if lock, err = openLocked(unnamed, os.O_CREATE); err == nil {
-		err = os.Rename(unnamed, filepath.Join(dir, lockFile))
-	}
+	err = must.Catch(func() {
+		dir = must.Get(os.MkdirTemp("", folderPrefix))
+		// The file gets its name when it is locked: seen without its lock, the folder would be taken for a dead process's.
+		unnamed := filepath.Join(dir, lockFile+".new")
+		lock = must.Get(openLocked(unnamed, os.O_CREATE))
+		must.OK(os.Rename(unnamed, filepath.Join(dir, lockFile)))
+	})
 	if err != nil {
-		return "", nil, errors.Join(fmt.Errorf("lock the folder of the servers: %w", err), os.RemoveAll(dir))
+		return "", nil, errors.Join(fmt.Errorf("make the folder of the servers: %w", err), os.RemoveAll(dir))
 	}
 	return dir, lock, nil
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -20,9 +19,8 @@ import (
 )
 
 const (
-	galeraLibrary  = "/usr/lib/galera/libgalera_smm.so"
-	clusterTimeout = 3 * time.Minute // three nodes, one after the other, on a machine busy with other tests
-	galeraLogFile  = "32M"           // of InnoDB's log: a node that joins gets a copy
+	galeraLibrary = "/usr/lib/galera/libgalera_smm.so"
+	galeraLogFile = "32M" // of InnoDB's log: a node that joins gets a copy
 )
 
 // The ports of a node of Galera.
@@ -56,8 +54,6 @@ type galeraNode struct {
 // startGalera starts o.MySQLNodes nodes of MariaDB with Galera, and a HAProxy before them, which it returns. A cluster
 // that did not come up is tried again on other ports.
 func (s *Stack) startGalera(ctx context.Context, o Options) (way *Server) {
-	ctx, cancel := context.WithTimeoutCause(ctx, clusterTimeout, fmt.Errorf("it took over %v to come up", clusterTimeout))
-	defer cancel()
 	s.thrice(ctx, "start a cluster of MariaDB", func() {
 		for _, node := range s.Databases { // of the try before
 			must.OK(node.end())
@@ -85,9 +81,7 @@ func (s *Stack) startNode(ctx context.Context, node *Server, o Options) {
 func (s *Stack) prepareGalera(ctx context.Context, dir string, o Options) *galera {
 	g := &galera{Stack: s, server: must.Get(findProgram("mariadbd")), dir: dir, options: o,
 		ports: must.Get(freePorts(o.MySQLNodes * galeraPorts))}
-	if _, err := os.Stat(filepath.Join(g.server.tree, galeraLibrary)); err != nil {
-		must.OK(errNotInstalled, "find "+galeraLibrary)
-	}
+	g.server.needs(galeraLibrary)
 	must.Get(findProgram("haproxy"))
 	must.OK(os.Mkdir(g.folder(0), 0o700))
 	alone := o

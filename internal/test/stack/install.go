@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // EnvTree names a folder with a whole system tree, as scripts/server-tree.sh makes it: the servers are its programs
@@ -76,6 +78,13 @@ func isProgram(file, tree string) bool {
 	}
 	info, err := os.Stat(file)
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// needs stops who asks unless a file stands beside the program.
+func (p program) needs(file string) {
+	if _, err := os.Stat(filepath.Join(p.tree, file)); err != nil {
+		must.OK(errNotInstalled, "find "+file)
+	}
 }
 
 // name is the last part of the path.

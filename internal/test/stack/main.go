@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // shared are the servers of this test process. They are package state because tests share nothing else: the first test
@@ -28,26 +31,20 @@ type sharedServer struct {
 
 func (s *sharedServer) get(t testing.TB, kind Kind) *sharedServer {
 	t.Helper()
-	s.once.Do(func() { s.err = s.find(kind) })
-	if s.err != nil {
-		t.Fatal(s.err)
-	}
+	s.once.Do(func() { s.err = must.Catch(func() { s.find(kind) }) })
+	require.OK(t, s.err)
 	return s
 }
 
-func (s *sharedServer) find(kind Kind) error {
+func (s *sharedServer) find(kind Kind) {
 	if s.url = os.Getenv(kind.env()); s.url != "" {
-		private, err := readPrivate()
-		if slices.Contains(private.Kinds, kind) {
-			s.node = private.Node
+		if ours := readPrivate(); slices.Contains(ours.Kinds, kind) {
+			s.node = ours.Node
 		}
-		return err
+		return
 	}
-	var err error
-	if s.stack, err = Start(context.Background(), Options{Only: []Kind{kind}}); err == nil {
-		s.url, s.node = s.stack.server(kind).url, s.stack.server(kind).node
-	}
-	return err
+	s.stack = must.Get(Start(context.Background(), Options{Only: []Kind{kind}}))
+	s.url, s.node = s.stack.server(kind).url, s.stack.server(kind).node
 }
 
 // AtOnce lets so many tests of a package run at once, if there are fewer processors: they wait most of the time, for

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // network gives each of some servers a network of its own, as machines have one: one line to this machine, for clients,
@@ -163,9 +164,7 @@ func NewApart(t testing.TB) *Apart {
 	a := &Apart{t: t}
 	err := must.Catch(func() {
 		a.network = newNetwork(t.Context(), sp, t.TempDir(), 1, func(end func() error) {
-			t.Cleanup(func() {
-				assert.OK(t, end(), "end the network:")
-			})
+			t.Cleanup(func() { assert.OK(t, end(), "end the network:") })
 		})
 	})
 	if err != nil {
@@ -182,10 +181,7 @@ func (a *Apart) Command(path string, args ...string) (string, []string) {
 // Through returns the URL or DSN of a server on this machine, at addr, as it is reached from within.
 func (a *Apart) Through(url, addr string) string {
 	a.t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(a.network.gateway(0), "0"))
-	if err != nil {
-		a.t.Fatalf("listen for who is apart: %v", err)
-	}
+	l := require.Get(net.Listen("tcp", net.JoinHostPort(a.network.gateway(0), "0")))(a.t)
 	p := newProxy(l.(*net.TCPListener), addr, a.t.Errorf)
 	a.t.Cleanup(p.Close)
 	return p.Through(url)
@@ -195,7 +191,5 @@ func (a *Apart) Through(url, addr string) string {
 func (a *Apart) Cut(on bool) {
 	a.t.Helper()
 	line := fmt.Sprintf("link set %s %s", a.network.line(0), state(on))
-	if err := must.Catch(func() { a.network.in(a.t.Context(), nil, line) }); err != nil {
-		a.t.Fatalf("cut the line: %v", err)
-	}
+	require.OK(a.t, must.Catch(func() { a.network.in(a.t.Context(), nil, line) }))
 }

@@ -162,7 +162,9 @@ func (s *RedisSet) startData(args ...string) {
 
 func (s *RedisSet) start(prepare func(dir string) *Server) (server *Server) {
 	s.t.Helper()
-	require.OK(s.t, must.Catch(func() { server = s.stack.run(s.t.Context(), string(KindRedis), io.Discard, prepare) }))
+	ctx, cancel := context.WithTimeout(s.t.Context(), startTimeout)
+	defer cancel()
+	require.OK(s.t, must.Catch(func() { server = s.stack.run(ctx, string(KindRedis), io.Discard, prepare) }))
 	server.t = s.t
 	return server
 }

@@ -49,8 +49,6 @@ type replicated struct {
 
 // startReplicated starts o.MySQLNodes nodes of MySQL and a HAProxy before them, which it returns.
 func (s *Stack) startReplicated(ctx context.Context, o Options) *Server {
-	ctx, cancel := context.WithTimeoutCause(ctx, clusterTimeout, fmt.Errorf("it took over %v to come up", clusterTimeout))
-	defer cancel()
 	s.prepareReplicated(ctx, o)
 	for i := range o.MySQLNodes {
 		s.startNode(ctx, s.node(i), o)
@@ -71,10 +69,7 @@ func (s *Stack) prepareReplicated(ctx context.Context, o Options) {
 	dir := must.Get(os.MkdirTemp(s.dir, "replicated-"))
 	r := &replicated{server: must.Get(findProgram("mysqld")), dir: dir, options: o, root: rand.Text(), peers: rand.Text()}
 	s.replicated = r
-	const clone = "/usr/lib/mysql/plugin/mysql_clone.so"
-	if _, err := os.Stat(filepath.Join(r.server.tree, clone)); err != nil {
-		must.OK(errNotInstalled, "find the plugins of MySQL 8.4 or newer")
-	}
+	r.server.needs("/usr/lib/mysql/plugin/mysql_clone.so") // of MySQL 8.4 or newer
 	r.network = newNetwork(ctx, s.spawner, dir, o.MySQLNodes, s.onEnd)
 	must.OK(os.Mkdir(r.folder(0), 0o700))
 	installMySQL(ctx, s.spawner, r.server, r.folder(0))

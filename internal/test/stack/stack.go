@@ -117,6 +117,8 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 }
 
 func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it took over %v to answer", startTimeout))
+	defer cancel()
 	one := func(prepare func(dir string) *Server) *Server { return s.run(ctx, string(kind), o.Log, prepare) }
 	switch {
 	case kind == KindRabbitMQ: // each node joins the first, which must be up
@@ -142,8 +144,6 @@ func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
 // run makes a server in a folder of its own and starts it. It tries three times, because a port found free may be taken
 // before the server gets to it.
 func (s *Stack) run(ctx context.Context, name string, log io.Writer, prepare func(string) *Server) (server *Server) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it took over %v to answer", startTimeout))
-	defer cancel()
 	s.thrice(ctx, "start "+name, func() {
 		server = prepare(must.Get(os.MkdirTemp(s.dir, name+"-")))
 		s.onEnd(server.end) // the folder goes with the stack's

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Encryption is what a server needs to speak TLS.
@@ -53,9 +55,7 @@ func (s *Server) ReloadCertificates(t testing.TB) {
 	case KindRedis:
 		client := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 2})
 		defer client.Close()
-		if err := client.ConfigSet(ctx, "tls-cert-file", s.encryption.Cert).Err(); err != nil {
-			t.Fatalf("reload redis's certificates: %v", err)
-		}
+		require.OK(t, client.ConfigSet(ctx, "tls-cert-file", s.encryption.Cert).Err())
 	}
 }
 

@@ -3,8 +3,6 @@ package stack
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -25,9 +23,7 @@ func prepareZooKeeper(sp *spawner, dir string) *Server {
 	for _, jar := range zooKeeperJars {
 		path = append(path, "/usr/share/java/"+jar+".jar")
 	}
-	if _, err := os.Stat(filepath.Join(java.tree, path[1])); err != nil {
-		must.OK(errNotInstalled, "find "+path[1])
-	}
+	java.needs(path[1])
 	config := writeFile(dir, "zoo.cfg", fmt.Sprintf("tickTime=50\nminSessionTimeout=100\nmaxSessionTimeout=600000\n"+
 		"forceSync=no\ndataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"+
 		"4lw.commands.whitelist=srvr\n", dir, port))
