@@ -285,7 +285,7 @@ func (d *demo) until(what string, patience, pause time.Duration, yes func() bool
 		return yes()
 	})
 	if !ok {
-		must.OK(fmt.Errorf("wait for %s: it took over %v: %w", what, patience, context.Cause(d.ctx)))
+		must.OK(fmt.Errorf("wait for %s: it took over %v", what, patience))
 	}
 }
 
