@@ -86,17 +86,10 @@ func (s *strike) pick(some []string) string { return some[s.variant%len(some)] }
 // breaksSchema says that a daemon that starts may refuse the schema from now on, and end.
 func breaksSchema(s *strike) { s.add(broken) }
 
-// links are the daemons' to one of the three servers; of a cluster, to all nodes. The relays and the order service have
-// links of their own.
-func (w *world) links(to string) []*stack.TCPProxy {
-	return map[string][]*stack.TCPProxy{onRabbit: w.amqp, onMySQL: {w.mysql}, onRedis: {w.redis},
-		onOutbox: append(slices.Clone(w.chain.amqp), w.chain.mysql), onShop: {w.chain.seller}}[to]
-}
-
 // each does something to all links to the fault's first target.
 func each(do func(*stack.TCPProxy)) act {
 	return func(s *strike) {
-		for _, l := range s.links(s.on[0]) {
+		for _, l := range s.links[s.on[0]] {
 			do(l)
 		}
 	}

@@ -52,7 +52,7 @@ func unreadable(s *strike) {
 		}
 	})
 	s.until(10*time.Second, func() bool { n, err := s.depth(queue); return err == nil && n == 0 })
-	for _, l := range s.amqp {
+	for _, l := range s.links[onRabbit] {
 		l.Cut()
 	}
 	must.OK(errors.Join(err, s.undo()))

@@ -51,8 +51,8 @@ func moved(patience int) meter {
 // busiest is the node, other than without, that most of the daemons' connections go to.
 func (w *world) busiest(without int) (busy int) {
 	busy = -1
-	for i, l := range w.amqp {
-		if i != without && (busy < 0 || l.Links() > w.amqp[busy].Links()) {
+	for i, l := range w.links[onRabbit] {
+		if i != without && (busy < 0 || l.Links() > w.links[onRabbit][busy].Links()) {
 			busy = i
 		}
 	}
@@ -82,14 +82,14 @@ func appliedLate(s *strike) (func() int, time.Duration) {
 func cutNode(s *strike) {
 	s.at = s.busiest(-1)
 	s.before = s.linksElsewhere()
-	s.amqp[s.at].Refuse(true)
-	s.amqp[s.at].Cut()
+	s.links[onRabbit][s.at].Refuse(true)
+	s.links[onRabbit][s.at].Cut()
 }
 
-func mendLinks(s *strike) { s.amqp[s.at].Refuse(false) }
+func mendLinks(s *strike) { s.links[onRabbit][s.at].Refuse(false) }
 
 func (s *strike) linksElsewhere() (n int) {
-	for i, l := range s.amqp {
+	for i, l := range s.links[onRabbit] {
 		if i != s.at {
 			n += l.Links()
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 const (
@@ -40,9 +39,7 @@ const (
 // chain is what lies before and behind the daemons: an order service that puts its messages into the outbox, relays,
 // and a service that applies each event, in a schema of its own.
 type chain struct {
-	amqp          []*stack.TCPProxy // between the relays and each node of RabbitMQ
-	mysql, seller *stack.TCPProxy   // before the database: the relays', and the order service's
-	db            *gorm.DB          // of the order service
+	db *gorm.DB // of the order service
 
 	relays, listens, asListener []string // environments: of relays, of the listener, and with an account that may migrate
 }
@@ -52,8 +49,8 @@ func (w *world) openChain(root *mysql.Config) {
 	c := &w.chain
 	asRoot, asUser, asSeller := root.Clone(), root.Clone(), root.Clone()
 	asRoot.DBName, asUser.DBName = listener, listener
-	asUser.User, asUser.Passwd, asUser.Addr = user, user, w.mysql.Addr
-	asSeller.User, asSeller.Passwd, asSeller.Addr = seller, seller, c.seller.Addr
+	asUser.User, asUser.Passwd, asUser.Addr = user, user, w.links[onMySQL][0].Addr
+	asSeller.User, asSeller.Passwd, asSeller.Addr = seller, seller, w.links[onShop][0].Addr
 	w.exec("CREATE DATABASE "+listener, "GRANT ALL ON "+listener+".* TO "+account, "CREATE TABLE "+listener+".told ("+
 		"id BIGINT AUTO_INCREMENT PRIMARY KEY, event VARBINARY(255) NOT NULL) ENGINE=InnoDB",
 		"CREATE USER "+seller+" IDENTIFIED BY '"+seller+"'", "GRANT ALL ON "+database+".* TO "+seller, shop.OrdersTable)
@@ -65,10 +62,10 @@ func (w *world) openChain(root *mysql.Config) {
 	c.asListener = append(slices.Clone(c.listens), "ROLLBACKD_MYSQL_DSN="+asRoot.FormatDSN())
 	c.relays = slices.Clone(w.environ)
 	for i, env := range c.relays {
-		for j, l := range w.amqp {
-			env = strings.Replace(env, l.Addr, c.amqp[j].Addr, 1)
+		for j, l := range slices.Concat(w.links[onRabbit], w.links[onMySQL]) {
+			env = strings.Replace(env, l.Addr, w.links[onOutbox][j].Addr, 1)
 		}
-		c.relays[i] = strings.Replace(env, w.mysql.Addr, c.mysql.Addr, 1)
+		c.relays[i] = env
 	}
 	var err error
 	c.db, _, err = dedup.Open(w.ctx, asSeller.FormatDSN(), dedup.OpenOptions{

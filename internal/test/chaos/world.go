@@ -59,13 +59,13 @@ const (
 
 // world is one run: servers, links, daemons, what lies before and behind them, and load.
 type world struct {
-	ctx     context.Context // ends when the run is cut short
-	o       Options
-	plan    []planned
-	stack   *stack.Stack
-	amqp    []*stack.TCPProxy // between the daemons and each node
-	mysql   *stack.TCPProxy   // of a database cluster, before the proxy that leads to one of its nodes
-	redis   *stack.TCPProxy
+	ctx   context.Context // ends when the run is cut short
+	o     Options
+	plan  []planned
+	stack *stack.Stack
+	// links are the daemons' to one of the three servers: to all nodes of RabbitMQ, and before the proxy that leads to one
+	// node of a database cluster. The relays, to those and the database, and the order service have links of their own.
+	links   map[string][]*stack.TCPProxy
 	db      *sql.DB // of root, not through the proxy of the daemons
 	chain   chain
 	environ []string
@@ -93,7 +93,7 @@ type world struct {
 
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
 	w = &world{ctx: ctx, o: o, plan: plan, start: time.Now(), struck: map[string]*Struck{}, done: map[string]*Struck{},
-		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{}}
+		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
 	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)
@@ -130,16 +130,20 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 	return w, nil
 }
 
-// link puts a proxy on each link of the daemons.
+// link puts a proxy on each link.
 func (w *world) link() {
-	proxy := func(target string) *stack.TCPProxy {
-		return must.Get(stack.NewProxy(target, func(format string, args ...any) { w.violation("proxy: "+format, args...) }))
+	add := func(to string, servers ...*stack.Server) {
+		for _, server := range servers {
+			w.links[to] = append(w.links[to], must.Get(stack.NewProxy(server.Addr(), func(format string, args ...any) {
+				w.violation("proxy: "+format, args...)
+			})))
+		}
 	}
-	for _, node := range w.stack.Nodes {
-		w.amqp, w.chain.amqp = append(w.amqp, proxy(node.Addr())), append(w.chain.amqp, proxy(node.Addr()))
-	}
-	w.mysql, w.redis = proxy(w.stack.MySQL.Addr()), proxy(w.stack.Redis.Addr())
-	w.chain.mysql, w.chain.seller = proxy(w.stack.MySQL.Addr()), proxy(w.stack.MySQL.Addr())
+	add(onRabbit, w.stack.Nodes...)
+	add(onMySQL, w.stack.MySQL)
+	add(onRedis, w.stack.Redis)
+	add(onOutbox, append(slices.Clone(w.stack.Nodes), w.stack.MySQL)...)
+	add(onShop, w.stack.MySQL)
 }
 
 // openShop makes the database, the daemons' account and their settings.
@@ -159,12 +163,13 @@ func (w *world) openShop() {
 
 	var urls, direct []string
 	for i, node := range w.stack.Nodes {
-		urls, direct = append(urls, w.amqp[i].Through(node.URL())), append(direct, node.URL())
+		urls, direct = append(urls, w.links[onRabbit][i].Through(node.URL())), append(direct, node.URL())
 	}
 	asRoot, served := own.FormatDSN(), own.Clone()
-	own.User, own.Passwd, own.Addr = user, user, w.mysql.Addr
+	own.User, own.Passwd, own.Addr = user, user, w.links[onMySQL][0].Addr
 	settings := map[string]string{
-		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(), "REDIS_URL": w.redis.Through(w.stack.Redis.URL()),
+		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(),
+		"REDIS_URL": w.links[onRedis][0].Through(w.stack.Redis.URL()),
 		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": strconv.Itoa(lanes), "BATCH_SIZE": "100",
 		"MAX_ATTEMPTS": strconv.Itoa(maxAttempts), "RETRY_DELAYS": "200ms,500ms,1s,2s",
 		"HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
@@ -209,9 +214,9 @@ func (w *world) close() error {
 	if w.chain.db != nil {
 		errs = append(errs, must.Get(w.chain.db.DB()).Close())
 	}
-	for _, p := range slices.Concat(w.amqp, []*stack.TCPProxy{w.mysql, w.redis}, w.links(onOutbox), w.links(onShop)) {
-		if p != nil {
-			p.Close()
+	for _, links := range w.links {
+		for _, l := range links {
+			l.Close()
 		}
 	}
 	if w.stack != nil {
