@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,29 +16,19 @@ import (
 )
 
 // prepareRedis makes a Redis that keeps nothing on disk: after a kill it comes back empty, which is the worst a lock
-// can meet. One in a set has its settings in a file, which it writes anew when its role changes.
-func prepareRedis(sp *spawner, dir string, o Options, inSet bool) *Server {
+// can meet. Its settings are in a file, with those of a set, which it writes anew when its role changes.
+func prepareRedis(sp *spawner, dir string, o Options, ofSet ...string) *Server {
 	ports := must.Get(freePorts(2))
 	addr, tls := loopback(ports[0]), loopback(ports[1])
-	args := append([]string{
-		"--port", strconv.Itoa(ports[0]), "--bind", "127.0.0.1", "--dir", dir,
-		"--save", "", "--appendonly", "no", "--daemonize", "no",
-	}, o.RedisArgs...)
+	// Without the delay a replica would wait for others before it gets its first copy.
+	lines := append([]string{fmt.Sprintf("port %d", ports[0]), "bind 127.0.0.1", fmt.Sprintf("dir %q", dir), `save ""`,
+		"repl-diskless-sync-delay 0"}, ofSet...)
+	if len(ofSet) > 0 {
+		lines = append(lines, fmt.Sprintf("cluster-port %d", ports[1]))
+	}
+	args := append([]string{writeFile(dir, "redis.conf", strings.Join(lines, "\n")+"\n")}, o.RedisArgs...)
 	if o.Encryption != nil {
 		args = append(args, o.Encryption.redis(ports[1])...)
-	}
-	if inSet {
-		// Without the delay a replica would wait for others before it gets its first copy.
-		args = append(args, "--repl-diskless-sync-delay", "0", "--cluster-port", strconv.Itoa(ports[1]))
-		var text strings.Builder
-		for _, word := range args {
-			if name, ok := strings.CutPrefix(word, "--"); ok {
-				fmt.Fprintf(&text, "\n%s", name)
-			} else {
-				fmt.Fprintf(&text, " %q", word)
-			}
-		}
-		args = []string{writeFile(dir, "redis.conf", text.String()+"\n")}
 	}
 	s := newServer(sp, KindRedis, dir, addr, redisProgram(o.RedisProgram), nil, args...)
 	s.url, s.tlsAddr, s.encryption, s.bus = "redis://"+addr+"/0", tls, o.Encryption, ports[1]
@@ -92,7 +81,7 @@ func OwnSentinels(t testing.TB) *RedisSet {
 	s := newRedisSet(t, 1)
 	s.startData()
 	master := strings.Replace(s.Data[0].addr, ":", " ", 1)
-	s.startData(append([]string{"--replicaof"}, strings.Fields(master)...)...)
+	s.startData("replicaof " + master)
 	for range 3 {
 		s.Sentinels = append(s.Sentinels, s.start(func(dir string) *Server {
 			return prepareSentinel(s.stack.spawner, dir, master)
@@ -110,8 +99,8 @@ func OwnRedisCluster(t testing.TB, replicas bool) *RedisSet {
 	const masters, slots = 3, 16384
 	s := newRedisSet(t, masters)
 	for len(s.Data) < masters || replicas && len(s.Data) < 2*masters {
-		s.startData("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-config-file", "nodes.conf",
-			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10))
+		s.startData("cluster-enabled yes", "cluster-announce-ip 127.0.0.1", "cluster-config-file nodes.conf",
+			fmt.Sprintf("cluster-node-timeout %d", nodeTimeout.Milliseconds()))
 	}
 	for i, node := range s.Data {
 		s.do(node, "cluster", "set-config-epoch", i+1) // else those that meet would have to agree first
@@ -153,10 +142,10 @@ func newRedisSet(t testing.TB, masters int) *RedisSet {
 	return &RedisSet{t: t, masters: masters, stack: s}
 }
 
-func (s *RedisSet) startData(args ...string) {
+func (s *RedisSet) startData(settings ...string) {
 	s.t.Helper()
 	s.Data = append(s.Data, s.start(func(dir string) *Server {
-		return prepareRedis(s.stack.spawner, dir, Options{RedisArgs: args}, true)
+		return prepareRedis(s.stack.spawner, dir, Options{}, settings...)
 	}))
 }
 

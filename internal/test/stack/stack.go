@@ -133,7 +133,7 @@ func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
 	case kind == KindMySQL:
 		s.MySQL = one(func(dir string) *Server { return prepareMySQL(ctx, s.spawner, dir, o) })
 	case kind == KindRedis:
-		s.Redis = one(func(dir string) *Server { return prepareRedis(s.spawner, dir, o, false) })
+		s.Redis = one(func(dir string) *Server { return prepareRedis(s.spawner, dir, o) })
 	case kind == KindZooKeeper:
 		s.ZooKeeper = one(func(dir string) *Server { return prepareZooKeeper(s.spawner, dir) })
 	default:
