@@ -86,15 +86,9 @@ func (r *Result) Err() error {
 
 // Print writes the table of faults and the counters.
 func (r *Result) Print(w io.Writer) {
-	fmt.Fprintf(w, "\n%-26s %6s %6s  %s\n", "fault", "struck", "hit", "what it hit in all")
-	for _, s := range r.Struck {
-		fmt.Fprintf(w, "%-26s %6d %6d  %d %s\n", s.Name, s.Times, s.Hit, s.Hits, s.Unit)
-	}
-	if len(r.Done) > 0 {
-		fmt.Fprintf(w, "\n%-26s %6s %6s %6s  %s\n", "somebody did", "times", "failed", "hit", "what, in all")
-		for _, s := range r.Done {
-			fmt.Fprintf(w, "%-26s %6d %6d %6d  %d %s\n", s.Name, s.Times, s.Failed, s.Hit, s.Hits, s.Unit)
-		}
+	fmt.Fprintf(w, "\n%-26s %6s %6s %6s  %s\n", "fault, or somebody's job", "times", "failed", "hit", "what, in all")
+	for _, s := range slices.Concat(r.Struck, r.Done) {
+		fmt.Fprintf(w, "%-26s %6d %6d %6d  %d %s\n", s.Name, s.Times, s.Failed, s.Hit, s.Hits, s.Unit)
 	}
 	for _, s := range r.Struck {
 		var pauses []string

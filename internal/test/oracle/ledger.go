@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -63,13 +62,7 @@ type message struct {
 // NewLedger makes an empty ledger for messages to w.
 func (w World) NewLedger() (*Ledger, error) {
 	sources, err := wire.ParseKeySources(w.KeyFrom)
-	if err != nil {
-		return nil, fmt.Errorf("oracle: %w", err)
-	}
-	return &Ledger{
-		group: w.Group, queue: w.Queue, sources: sources,
-		messages: map[name]*message{},
-	}, nil
+	return &Ledger{group: w.Group, queue: w.Queue, sources: sources, messages: map[name]*message{}}, err
 }
 
 // Publish publishes through p and writes down every answer; it returns how many were confirmed, and the first refusal.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -277,16 +278,12 @@ func (p *TCPProxy) carry(l *link, from, to *net.TCPConn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 {
-			if !p.wait(l, n) || !p.passes(l, buf[:n], from == l.client) {
-				l.cut()
-				return
-			}
-			if _, failed := to.Write(buf[:n]); failed != nil {
-				l.cut()
-				return
-			}
+		if n > 0 && p.wait(l, n) && p.passes(l, buf[:n], from == l.client) {
+			_, failed := to.Write(buf[:n])
+			err = cmp.Or(failed, err)
 			p.carried.Add(int64(n))
+		} else if n > 0 {
+			err = net.ErrClosed
 		}
 		if errors.Is(err, io.EOF) {
 			_ = to.CloseWrite()
