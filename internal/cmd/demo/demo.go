@@ -101,7 +101,7 @@ func (d *demo) begin() {
 func (d *demo) chain() {
 	d.begin()
 	result := must.Get(chaos.Run(d.ctx, chaos.Options{
-		Binary: d.binary, LogDir: d.dir, Seed: 1, Phase: chaos.Phases()[0], Duration: 30 * time.Second, Rate: 500, Out: d.out,
+		Binary: d.binary, LogDir: d.dir, Seed: 1, Phase: chaos.Phases()[0], Duration: 30 * time.Second, Rate: 200, Out: d.out,
 		Only: []string{"daemon kill -9", "relay kill -9"},
 	}))
 	result.Print(d.out)
