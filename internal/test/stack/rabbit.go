@@ -23,7 +23,7 @@ import (
 func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 	script, ports := findRabbitScript("rabbitmq-server"), must.Get(freePorts(5))
 	epmd := must.Get(findProgram("epmd", "/usr/lib/erlang/erts-*/bin/epmd"))
-	addr, management, tls := loopback(ports[0]), loopback(ports[3]), loopback(ports[4])
+	addr, management, tls := loopback(ports[0]), "", loopback(ports[4])
 	node := &rabbitNode{
 		Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", ports[0]), Cookie: rand.Text(),
 	}
@@ -38,8 +38,7 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 	}
 	if slices.Contains(o.RabbitMQPlugins, "rabbitmq_management") {
 		joins = append(joins, "management.tcp.ip = 127.0.0.1", fmt.Sprintf("management.tcp.port = %d", ports[3]))
-	} else {
-		management = ""
+		management = fmt.Sprintf("http://%s:%s@%s", login, password, loopback(ports[3]))
 	}
 	if o.Encryption != nil {
 		joins = append(joins, o.Encryption.rabbit(tls)...)
@@ -68,7 +67,7 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 			"-kernel inet_dist_use_interface {127,0,0,1}",
 		"detached=true", // the script becomes the server (exec) instead of waiting for it as its parent
 	))
-	s.url = (&url.URL{Scheme: "amqp", User: url.UserPassword(login, password), Host: addr, Path: "/"}).String()
+	s.url = fmt.Sprintf("amqp://%s:%s@%s/", login, password, addr)
 	s.node, s.name, s.http, s.tlsAddr, s.encryption = node, node.Name, management, tls, o.Encryption
 	s.ask = func(ctx context.Context) error {
 		if err := askRabbit(s.url); err != nil {

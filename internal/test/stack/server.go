@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +36,7 @@ type Server struct {
 	addr    string
 	url     string
 	tlsAddr string // host and port of TLS, where that is another
-	http    string // host and port of RabbitMQ's management plugin, or empty
+	http    string // base URL of RabbitMQ's management API, or empty
 	main    *process
 	helper  *process                        // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
 	before  func(ctx context.Context) error // does what must be done before each start; nil: nothing
@@ -79,13 +78,7 @@ func (s *Server) NodeName() string { return s.name }
 
 // HTTP is the base URL of RabbitMQ's management API, with the name and password of [Server.URL] in it, or empty without
 // that plugin.
-func (s *Server) HTTP() string {
-	amqp, err := url.Parse(s.url)
-	if err != nil || s.http == "" {
-		return ""
-	}
-	return (&url.URL{Scheme: "http", User: amqp.User, Host: s.http}).String()
-}
+func (s *Server) HTTP() string { return s.http }
 
 // Pid is the process id of the server, 0 while it does not run.
 func (s *Server) Pid() int { return s.main.pid() }
