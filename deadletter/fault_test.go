@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -66,6 +67,22 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	w.dsn = direct
 	w.replay(all, deadletter.ReplayOptions{})
 	w.WantQueues(3, 0)
+}
+
+// Given a broker that is slow, so that nothing comes for a while although all letters are on their way, then the run
+// does not take its queue for empty.
+func TestLettersThatAreLongOnTheirWayAreWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	for _, key := range names("k", 3) {
+		d := message(key, `"`+strings.Repeat("x", 100<<10)+`"`)
+		w.filed(d, w.Identify(d), dedup.ReasonExhausted)
+	}
+	line := stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	w.amqpURL = line.Through(w.amqpURL)
+	line.Rate(200 << 10)
+	if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != 3 {
+		t.Errorf("%+v; want all three replayed", res)
+	}
 }
 
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {

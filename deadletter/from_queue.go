@@ -116,6 +116,8 @@ type queue struct {
 	buf  []rabbit.Delivery
 	got  int // letters collected so far
 
+	asked bool // nothing has come since what was missing was called for
+
 	read, bytes int // letters of all passes, and their bodies; what is older counts half, again and again
 
 	found  int // letters that were there when they were counted
@@ -149,7 +151,7 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 		cancel()
 		switch {
 		case len(q.buf) > 0:
-			q.got += len(q.buf)
+			q.got, q.asked = q.got+len(q.buf), false
 			q.read, q.bytes = q.read/2+len(q.buf), q.bytes/2
 			for i := range q.buf {
 				q.bytes += len(q.buf[i].Body)
@@ -164,10 +166,15 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 			return nil, err
 		}
 		ready, _, err := q.depth(ctx)
-		if err != nil || ready == 0 {
+		switch {
+		case err != nil, ready == 0 && (q.asked || q.got >= q.found):
 			return nil, err
-		}
-		if time.Since(began) > patience {
+		case ready == 0: // the missing ones may be on their way: after a cancel they have come, or are back in the queue
+			q.asked, now.over = true, true
+			if err := now.sub.Cancel(ctx); err != nil {
+				return nil, err
+			}
+		case time.Since(began) > patience:
 			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
 		}
 	}
