@@ -37,7 +37,7 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 	w.wantTogether(n)
 	// when it is done again
 	began := time.Now()
-	res := w.replay(deadletter.Filter{Keys: chosen}, deadletter.ReplayOptions{})
+	res := w.replay(byKeys(chosen...), plain)
 	t.Logf("%d letters by key among %d: %v", len(chosen), n, time.Since(began).Round(10*time.Millisecond))
 	if res.Replayed == 0 || len(res.Left) != 0 || res.Unseen != 0 {
 		t.Errorf("%+v; want the rest replayed", res)
@@ -46,11 +46,8 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 	w.Eventually("all other letters", func() (string, bool) {
 		return "fewer", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == n-len(chosen)
 	})
-	reopened := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays > 0")
-	dead := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0")
-	if reopened != len(chosen) || dead != n-len(chosen) {
-		t.Errorf("%d rows reopened, %d dead; want %d and %d", reopened, dead, len(chosen), n-len(chosen))
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays > 0"), 12, "reopened")
+	w.wantStatus(dedup.Dead, 0, n-len(chosen))
 	for _, key := range chosen {
 		assert.Is(t, w.Row(key).Status, dedup.Failed, "%s", key)
 	}
@@ -63,15 +60,9 @@ func (w *world) killedReplay(keys []string) {
 	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.Queue, strings.Join(keys, ",")},
 		"\n"))
 	w.Must(cmd.Start())
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); ; {
-		reopened := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2")
-		if reopened >= 3 || w.T.Failed() || time.Now().After(deadline) {
-			break
-		}
-		<-tick.C
-	}
+	w.Eventually("three are reopened", func() (string, bool) {
+		return "", w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2") >= 3
+	})
 	assert.OK(w.T, cmd.Process.Kill(), "the replay had ended by itself:")
 	if err := cmd.Wait(); err == nil {
 		w.T.Error("the replay had ended by itself")
@@ -94,5 +85,5 @@ func TestChildThatReplays(t *testing.T) {
 	}
 	w := &world{World: &letters.World{T: t, Queue: settings[2]}, dsn: settings[0], amqpURL: settings[1], keyFrom: keyFrom}
 	// a letter a second, so that it cannot be done before it is killed
-	w.replay(deadletter.Filter{Keys: strings.Split(settings[3], ",")}, deadletter.ReplayOptions{Rate: 1})
+	w.replay(byKeys(strings.Split(settings[3], ",")...), deadletter.ReplayOptions{Rate: 1})
 }

@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -25,14 +24,8 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 	w.WantQueues(0, 15)
 	w.wantStatus(dedup.Dead, 0, 15)
 	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonCrashed, dedup.ReasonDeliveryLimit} {
-		key := names(string(reason), 1)[0]
-		events, err := w.Records.Events(t.Context(), identity(key))
-		if err != nil || len(events) < 2 {
-			t.Fatalf("events of %s: %v, %v", key, events, err)
-		}
-		if by := events[1].By; !strings.HasPrefix(by, "compensation by ") {
-			t.Errorf("%s was replayed by %q, want it to say that nobody asked", key, by)
-		}
+		by := w.events(identity(names(string(reason), 1)[0]))[1].By
+		assert.Has(t, by, "compensation by ", "%s: it says that nobody asked", reason)
 	}
 }
 
@@ -40,18 +33,12 @@ func TestALetterInItsCoolDownStays(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
 	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
-	age := func(key string, d time.Duration) {
-		w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?",
-			int(d.Seconds()), key)
+	for key, minutes := range map[string]int{"old": 61, "twice replayed": 3*60 + 55} {
+		w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MINUTE WHERE msg_key = ?",
+			minutes, key)
 	}
-	age("old", 61*time.Minute)
-	age("twice replayed", 3*time.Hour+55*time.Minute)
-	if res := w.replayDue(time.Hour); res.Replayed != 1 || res.NotSelected != 2 {
-		t.Errorf("%+v, want one replayed of three", res)
-	}
-	if row := w.Row("old"); row.Status != dedup.Failed || row.Replays != 1 {
-		t.Errorf("the old one is %v after %d replays, want it replayed", row.Status, row.Replays)
-	}
+	w.wantTally(w.replayDue(time.Hour), "replayed 1, not selected 2")
+	w.wantRow(identity("old"), dedup.Failed, 1)
 	w.WantQueues(1, 2)
 }
 
@@ -72,10 +59,10 @@ func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 	w.bookmarked()
 	w.dead(dedup.ReasonExhausted, "k")
 	w.MoveBack(time.Hour)
-	mysql, broker := stack.Proxy(t, stack.Addr(t, w.dsn)), stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	mysql, broker := w.proxied(), stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	mysql.Refuse(true)
 	broker.Refuse(true)
-	w.dsn, w.amqpURL = mysql.Through(w.dsn), broker.Through(w.amqpURL)
+	w.amqpURL = broker.Through(w.amqpURL)
 	told := new(listener)
 	w.compensate(deadletter.CompensateOptions{After: time.Second, Per: time.Second, Notifier: told})
 	mysql.Refuse(false)
@@ -102,13 +89,12 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	w.Must(err)
 	defer tx.Rollback() // it has changed nothing
 	require.Get(tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE"))(w.T)
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	w.dsn = proxy.Through(w.dsn) + "?readTimeout=50s"
+	proxy := w.proxied()
+	w.dsn += "?readTimeout=50s"
 	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.Eventually("the reopen waits", func() (string, bool) {
-		n := w.Number("SELECT COUNT(*) FROM " + stack.Processes + " WHERE db = DATABASE() AND info LIKE " +
-			"'UPDATE `consumer_log`%'")
-		return "", n > 0
+		return "", w.Number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE "+
+			"'UPDATE `consumer_log`%'") > 0
 	})
 	proxy.Hold(true)
 	began := time.Now()

@@ -27,11 +27,7 @@ func ExampleLetters_Discard() {
 	if err != nil {
 		log.Panic(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		log.Panic(err)
-	}
-	defer pool.Close()
+	servers.Closes(db)
 	letters, err := cfg.Letters(db)
 	if err != nil {
 		log.Panic(err)

@@ -29,11 +29,7 @@ func ExampleLetters_Replay() {
 	if err != nil {
 		log.Panic(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		log.Panic(err)
-	}
-	defer pool.Close()
+	servers.Closes(db)
 	letters, err := cfg.Letters(db)
 	if err != nil {
 		log.Panic(err)

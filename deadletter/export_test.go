@@ -1,6 +1,9 @@
 package deadletter
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Hold makes a run give back what it holds after d.
 func (l *Letters) Hold(d time.Duration) { l.hold = d }
@@ -18,3 +21,12 @@ const (
 
 // Hook makes every run call hook after each durable step; its error ends the run there as a kill would.
 func (l *Letters) Hook(hook func(Point) error) { l.hook = hook }
+
+// ReplayDue is what Compensate does when it looks for letters that are due.
+func (l *Letters) ReplayDue(ctx context.Context, o CompensateOptions) (Result, bool, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return Result{}, false, err
+	}
+	return newReplayer(l, o).replay(ctx)
+}

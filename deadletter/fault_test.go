@@ -9,63 +9,58 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func isCommit(b []byte) bool { return bytes.HasSuffix(b, []byte("COMMIT")) }
 
 func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
-	for name, arm := range map[string]func(*stack.TCPProxy) <-chan struct{}{
-		"committed":     func(p *stack.TCPProxy) <-chan struct{} { return p.DropReply(isCommit) },
-		"not committed": func(p *stack.TCPProxy) <-chan struct{} { return p.DropRequest(isCommit) },
+	for name, arm := range map[string]func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}{
+		"committed": (*stack.TCPProxy).DropReply, "not committed": (*stack.TCPProxy).DropRequest,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.dead(dedup.ReasonExhausted, "k")
-			proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-			w.dsn = proxy.Through(w.dsn)
-			sprung := arm(proxy)
-			res := w.replay(all, deadletter.ReplayOptions{})
+			proxy := w.proxied()
+			sprung := arm(proxy, isCommit)
+			w.replay(all, plain, "replayed 1")
 			<-sprung
 			w.WantQueues(1, 0)
-			if row := w.Row("k"); res.Replayed != 1 || row.Replays != 1 {
-				t.Errorf("%+v, %d replays in the row; want one replay", res, row.Replays)
-			}
+			w.wantRow(identity("k"), dedup.Failed, 1)
 		})
 	}
 }
 
+// proxied leads what is tested to MySQL through a proxy.
+func (w *world) proxied() *stack.TCPProxy {
+	w.T.Helper()
+	proxy := stack.Proxy(w.T, stack.Addr(w.T, w.dsn))
+	w.dsn = proxy.Through(w.dsn)
+	return proxy
+}
+
 func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 3)...)
-	direct := w.dsn
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	w.dsn = proxy.Through(w.dsn)
+	w.deadMany(dedup.ReasonExhausted, 3)
+	proxy := w.proxied()
 	// given a database that is gone from the first COMMIT on
 	letters := w.letters()
-	if _, _, err := letters.List(t.Context(), all, ""); err != nil { // opens the only connection there will be
-		t.Fatal(err)
-	}
+	require.First(letters.List(t.Context(), all, ""))(t) // opens the only connection there will be
 	sprung := proxy.DropReply(isCommit)
 	proxy.Refuse(true)
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001"}},
-		deadletter.ReplayOptions{By: "tester"})
+	res, err := letters.Replay(t.Context(), byKeys("k-00001"), deadletter.ReplayOptions{By: "tester"})
 	if err == nil {
 		t.Error("Replay did not say that the database is gone")
 	}
 	<-sprung
-	// then the letter stays, nothing is published, although the row is reopened
+	// then the letter stays, nothing is published, although the row is reopened: the server had committed
 	w.WantQueues(0, 3)
-	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyUnknown || res.Replayed != 0 {
-		t.Fatalf("%+v; want one letter left", res)
-	}
-	if row := w.Row("k-00001"); row.Status != dedup.Failed || row.Replays != 1 {
-		t.Errorf("row = %v after %d replays, want it reopened: the server had committed", row.Status, row.Replays)
-	}
+	require.Is(t, [2]int{res.Replayed, res.LeftBy[deadletter.WhyUnknown]}, [2]int{0, 1}, "%+v", res)
+	w.wantRow(identity("k-00001"), dedup.Failed, 1)
 	// and the next run replays it
 	proxy.Refuse(false)
-	w.dsn = direct
-	w.replay(all, deadletter.ReplayOptions{})
+	w.replay(all, plain)
 	w.WantQueues(3, 0)
 }
 
@@ -88,7 +83,7 @@ func TestLettersThatAreLongOnTheirWayAreWaitedFor(t *testing.T) {
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 	w := newWorld(t)
 	const n = 1400
-	w.dead(dedup.ReasonExhausted, names("k", n)...)
+	w.deadMany(dedup.ReasonExhausted, n)
 	windows := 0
 	w.hook = func(p deadletter.Point) error {
 		if p == deadletter.PointReopened {
@@ -98,35 +93,28 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 		}
 		return nil
 	}
-	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
+	res, err := w.tries(all, plain)
 	if err == nil || res.Replayed >= n {
 		t.Fatalf("Replay = %+v, %v; want it to end early", res, err)
 	}
 	w.hook = nil
-	again := w.replay(all, deadletter.ReplayOptions{})
+	again := w.replay(all, plain)
 	w.Eventually("an empty dead-letter queue", func() (string, bool) {
 		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
 	})
 	// then each message is in the main queue at least once
 	seen := map[string]bool{}
-	for {
-		d, ok := w.Broker.Get(w.Queue)
-		if !ok {
-			break
-		}
+	for d, ok := w.Broker.Get(w.Queue); ok; d, ok = w.Broker.Get(w.Queue) {
 		seen[d.MessageId] = true
 	}
-	if len(seen) != n {
-		t.Errorf("%d different messages are in the main queue, want %d; %d and then %d replayed", len(seen), n, res.Replayed,
-			again.Replayed)
-	}
+	assert.Is(t, len(seen), n, "different messages in the main queue, after %d and then %d replayed", res.Replayed,
+		again.Replayed)
 }
 
 func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 1100)...)
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	w.dsn = proxy.Through(w.dsn)
+	w.deadMany(dedup.ReasonExhausted, 1100)
+	proxy := w.proxied()
 	cut := false
 	w.hook = func(p deadletter.Point) error {
 		if p == deadletter.PointAcked && !cut {
@@ -135,11 +123,10 @@ func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 		}
 		return nil
 	}
-	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
+	res, err := w.tries(all, plain)
 	w.hook = nil
 	if err != nil {
-		again := w.replay(all, deadletter.ReplayOptions{})
-		res.Replayed += again.Replayed
+		res.Replayed += w.replay(all, plain).Replayed
 	}
 	w.WantQueues(1100, 0)
 	assert.Is(t, res.Replayed, 1100, "replayed")

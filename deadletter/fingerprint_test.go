@@ -1,10 +1,11 @@
-package deadletter_test
+package deadletter
 
 import (
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
@@ -28,7 +29,7 @@ func TestErrorsOfOneKindHaveOneFingerprint(t *testing.T) {
 		"größe 5 von »x«":                                          "größe # von »x«",
 		"feedface has no digit":                                    "feedface has no digit",
 	} {
-		assert.Is(t, deadletter.Fingerprint(text), want, "%q", text)
+		assert.Is(t, Fingerprint(text), want, "%q", text)
 	}
 }
 
@@ -37,10 +38,37 @@ func FuzzFingerprint(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := deadletter.Fingerprint(s)
+		got := Fingerprint(s)
 		if !utf8.ValidString(got) {
 			t.Errorf("%q: %q is not UTF-8", s, got)
 		}
 		assert.AtMost(t, len(got), 4*len(s)+4, "%q: %q is longer", s, got)
 	})
+}
+
+// Given any error, then the fixed word of its fingerprint stands in it: a search for it leaves none of a kind out.
+func TestTheFixedWordOfAFingerprintStandsInItsErrors(t *testing.T) {
+	pieces := []string{
+		"shelf", "sku7", "7sku", "0xff", "deadbeef", "12", "2026-11-22T09:42:04Z", "T", "Z", "-", ":", ".", "_", "/", "+",
+		"#", `"`, `'`, "`", "…", " ", "\t", "\n", "  ", "3f2a-abcd-99", "it's", `"a b"`, "ä", "\u00a0", "名",
+		"parked after 3: ", "a1b2",
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	found := 0
+	for range 20_000 {
+		var b strings.Builder
+		for range 1 + r.IntN(12) {
+			b.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		text := b.String() + strings.Repeat("x", r.IntN(2)*400)
+		word := fixed(Fingerprint(text))
+		if !strings.Contains(text, word) {
+			t.Fatalf("%q: its fingerprint %q has the fixed word %q", text, Fingerprint(text), word)
+		}
+		if word != "" {
+			found++
+		}
+	}
+	assert.AtLeast(t, found, 10_000, "have a fixed word")
+	assert.Is(t, fixed("shelf # of order dead-# is locked"), "locked", "the longest word")
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -43,15 +44,14 @@ func file(t testing.TB, lines ...deadletter.Line) string {
 	return b.String()
 }
 
-func (w *world) replayFrom(text string, o deadletter.ReplayOptions) deadletter.Result {
+func (w *world) replayFrom(text string, o deadletter.ReplayOptions, tally ...string) deadletter.Result {
 	w.T.Helper()
-	o.By = "tester"
-	file := deadletter.File{Name: "letters.ndjson", Lines: strings.NewReader(text), Filter: all}
-	res, err := w.letters().Replay(w.T.Context(), file, o)
-	if err != nil {
-		w.T.Fatalf("ReplayFrom: %v (%+v)", err, res)
-	}
-	return res
+	return w.replay(lines(text), o, tally...)
+}
+
+// lines are those of a file.
+func lines(text string) deadletter.File {
+	return deadletter.File{Name: "letters.ndjson", Lines: strings.NewReader(text), Filter: all}
 }
 
 func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
@@ -59,8 +59,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 	d := message("k", `{"a":1}`)
 	d.Headers = rabbit.Table{"x-tenant": "north", "x-count": int64(7)}
 	id := w.Identify(d)
-	w.Must(w.Records.Dead(t.Context(), absent(id.Identity),
-		entry(id, d), "permanent", "no such order"))
+	w.Must(w.Records.Dead(t.Context(), absent(id.Identity), entry(id, d), "permanent", "no such order"))
 	_, lines := w.export()
 	ln := lines["k"]
 	m := require.Get(wire.Exported(ln.Properties, ln.Headers, ln.Body))(w.T)
@@ -75,7 +74,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 
 func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 250)...)
+	w.deadMany(dedup.ReasonExhausted, 250)
 	w.dead(dedup.ReasonPermanent, "p")
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	if _, lines := w.export(); len(lines) != 251 {
@@ -95,7 +94,7 @@ func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 
 func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("k", 250)...)
+	w.deadMany(dedup.ReasonPermanent, 250)
 	w.dead(dedup.ReasonPermanent, "not in the file")
 	text, _ := w.export()
 	var some strings.Builder
@@ -104,44 +103,38 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 			some.WriteString(line)
 		}
 	}
-	assert.Is(t, w.replayFrom(some.String(), deadletter.ReplayOptions{DryRun: true}).Replayed, 250, "dry run")
+	assert.Is(t, w.replayFrom(some.String(), dry).Replayed, 250, "dry run")
 	w.WantQueues(0, 251)
-	res := w.replayFrom(some.String(), deadletter.ReplayOptions{})
-	if res.Replayed != 250 || res.Duplicates != 250 || res.Mended != 0 {
-		t.Errorf("%+v; want 250 replayed, their letters dropped", res)
-	}
+	w.replayFrom(some.String(), plain, "replayed 250, duplicates 250")
 	w.WantQueues(250, 1)
 	w.cured()
 	w.wantEffects(250)
 	// and when it is replayed again
-	if res := w.replayFrom(some.String(), deadletter.ReplayOptions{}); res.Stale != 250 || res.Replayed != 0 {
-		t.Errorf("%+v; want all stale", res)
-	}
+	w.replayFrom(some.String(), plain, "stale 250")
 	w.wantEffects(250)
-	events, err := w.Records.Events(t.Context(), identity("k-00007"))
-	if err != nil || len(events) < 2 || events[1].By != "tester" || events[1].Error != `replayed all from `+
-		`"letters.ndjson"` {
-		t.Errorf("events = %+v, %v; want by whom and from where", events, err)
+	if e := w.events(identity("k-00007")); len(e) < 2 || e[1].By != "tester" ||
+		e[1].Error != `replayed all from "letters.ndjson"` {
+		t.Errorf("events = %+v; want by whom and from where", e)
 	}
 }
 
-// mendedFile kills nothing: it exports the only letter and gives it another body.
-func (w *world) mendedFile(body string) string {
+// mended exports all letters and gives them another body.
+func (w *world) mended(body string) string {
 	w.T.Helper()
+	var all []deadletter.Line
 	_, lines := w.export()
 	for _, ln := range lines {
 		ln.Body = []byte(body)
-		return file(w.T, ln)
+		all = append(all, ln)
 	}
-	w.T.Fatal("no letter")
-	return ""
+	return file(w.T, all...)
 }
 
 // Given a letter whose body a person mends, when that replay is killed at any step and the former letter is replayed
 // or moved by hand, then the effect is that of the mended body, once.
 func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 	// The former letter meets the row at every moment in every way that it can move.
-	byReplay := func(w *world) { w.replay(all, deadletter.ReplayOptions{}) }
+	byReplay := func(w *world) { w.replay(all, plain) }
 	byHand := func(w *world) { w.shovel() }
 	for name, move := range map[string]func(*world){"replayed": byReplay, "moved by hand": byHand} {
 		for point, replayedByThen := range map[deadletter.Point]bool{
@@ -150,17 +143,15 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 			t.Run(name+"/killed when "+string(point), func(t *testing.T) {
 				w := newWorld(t)
 				w.dead(dedup.ReasonPermanent, "k")
-				mended := w.mendedFile(`{"mended":true}`)
+				mended := w.mended(`{"mended":true}`)
 				w.killAt(point)
-				_, err := w.letters().Replay(t.Context(),
-					deadletter.File{Name: "f", Lines: strings.NewReader(mended), Filter: all},
-					deadletter.ReplayOptions{By: "ann"})
-				require.Is(t, errors.Is(err, errKilled), (point != "never"), "ReplayFrom = %v", err)
+				_, err := w.tries(lines(mended), plain)
+				require.Is(t, errors.Is(err, errKilled), (point != "never"), "Replay = %v", err)
 				w.hook = nil
 				w.cured()
 				move(w) // the former letter, where it is still there
 				if !replayedByThen {
-					w.replayFrom(mended, deadletter.ReplayOptions{})
+					w.replayFrom(mended, plain)
 				}
 				w.wantEffects(1)
 				w.WantQueues(0, 0)
@@ -177,11 +168,8 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 // shovel moves all letters to the main queue as they are.
 func (w *world) shovel() {
 	w.T.Helper()
-	for {
-		d, ok := w.Broker.Get(rabbit.DeadQueue(w.Queue))
-		if !ok {
-			return
-		}
+	dead := rabbit.DeadQueue(w.Queue)
+	for d, ok := w.Broker.Get(dead); ok; d, ok = w.Broker.Get(dead) {
 		delete(d.Headers, "x-delivery-count")
 		w.Broker.Publish("", w.Queue, stack.Message{
 			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2,
@@ -193,27 +181,24 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonMalformed, "k")
 	former := w.Row("k").BodyHash
-	res := w.replayFrom(w.mendedFile(`{"mended":true}`), deadletter.ReplayOptions{})
-	if res.Mended != 1 || res.Replayed != 1 || res.Duplicates != 1 {
-		t.Errorf("%+v; want one mended, its former letter dropped", res)
-	}
+	w.replayFrom(w.mended(`{"mended":true}`), plain, "replayed 1, mended 1, duplicates 1")
 	w.WantQueues(1, 0)
 	if got := w.Get(w.Queue); string(got.Body) != `{"mended":true}` || got.MessageId != "k" {
 		t.Errorf("message %s of %s", got.Body, got.MessageId)
 	}
 	row := w.Row("k")
-	events, err := w.Records.Events(t.Context(), row.Identity)
+	events := w.events(row.Identity)
 	last := events[len(events)-1]
-	if err != nil || !strings.Contains(last.Error, hex.EncodeToString(former)) ||
-		!strings.Contains(last.Error, hex.EncodeToString(row.BodyHash)) || last.By != "tester" {
-		t.Errorf("event %+v, %v; want both hashes", last, err)
+	for _, hash := range [][]byte{former, row.BodyHash} {
+		assert.Has(t, last.Error, hex.EncodeToString(hash), "the event")
 	}
-	assert.Is(t, string(row.Body), `{"mended":true}`, "the row keeps %s", row.Body)
+	assert.Is(t, last.By, "tester", "by")
+	assert.Is(t, string(row.Body), `{"mended":true}`, "the row keeps")
 }
 
 func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("k", 40)...)
+	w.deadMany(dedup.ReasonPermanent, 40)
 	text, _ := w.export()
 	w.engine() // which refuses everything: each comes back as a letter while the file is replayed
 	w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
@@ -233,28 +218,25 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 	other.Key = "another"
 	text := "not json\n\n{}\n" + file(t, other, lines["cut"], lines["headers"], lines["k"]) + strings.Repeat("x", 3<<20) +
 		"\n"
-	res := w.replayFrom(text, deadletter.ReplayOptions{})
+	res := w.replayFrom(text, plain)
 	whys := map[deadletter.Why]int{}
 	for _, left := range res.Left {
 		whys[left.Why]++
 	}
-	if res.Replayed != 1 || whys[deadletter.WhyBadLine] != 3 || whys[deadletter.WhyOtherIdentity] != 1 ||
-		whys[deadletter.WhyCut] != 2 {
+	want := map[deadletter.Why]int{deadletter.WhyBadLine: 3, deadletter.WhyOtherIdentity: 1, deadletter.WhyCut: 2}
+	if res.Replayed != 1 || !maps.Equal(whys, want) {
 		t.Errorf("replayed %d, left %v", res.Replayed, res.Left)
 	}
 	w.WantQueues(1, 3)
-	// and what a person vouches for
-	if res := w.replayFrom(file(t, lines["cut"], lines["headers"]),
-		deadletter.ReplayOptions{Force: true}); res.Replayed != 1 {
-		t.Errorf("forced: %+v; want the one with whole body", res)
-	}
+	// and what a person vouches for: the one with whole body
+	assert.Is(t, w.replayFrom(file(t, lines["cut"], lines["headers"]), force).Replayed, 1, "forced")
 }
 
 func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, "k")
 	cured := w.engine()
-	w.replay(all, deadletter.ReplayOptions{}) // in vain
+	w.replay(all, plain) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
 	w.WantQueues(0, 1)
 	_, lines := w.export()
@@ -269,20 +251,14 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 	w := newWorld(t)
 	const n = 120
-	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.deadMany(dedup.ReasonPermanent, n)
 	w.cured()
-	_, lines := w.export()
 	done := make(chan error, 2)
-	for _, body := range []string{`{"mended":1}`, `{"mended":2}`} {
-		var mended []deadletter.Line
-		for _, ln := range lines {
-			ln.Body = []byte(body)
-			mended = append(mended, ln)
-		}
-		text, letters := file(t, mended...), w.letters()
+	mends := []string{w.mended(`{"mended":1}`), w.mended(`{"mended":2}`)}
+	for _, text := range mends {
+		letters := w.letters()
 		go func() {
-			file := deadletter.File{Name: "f", Lines: strings.NewReader(text), Filter: all}
-			_, err := letters.Replay(t.Context(), file, deadletter.ReplayOptions{By: "tester"})
+			_, err := letters.Replay(t.Context(), lines(text), deadletter.ReplayOptions{By: "tester"})
 			done <- err
 		}()
 	}
@@ -290,9 +266,69 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 		assert.OK(t, <-done, "ReplayFrom:")
 	}
 	w.Eventually("an empty dead-letter queue", func() (string, bool) {
-		w.replay(all, deadletter.ReplayOptions{})
+		w.replay(all, plain)
 		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
 	})
 	w.wantEffects(n)
 	w.WantQueues(0, 0)
+}
+
+// taken is a row that another log left open, as it was taken over.
+func (w *world) taken(key string, body, properties []byte) {
+	w.T.Helper()
+	id := identity(key)
+	at := require.First(w.Records.Waypoint(w.T.Context(), "taken:"+key, "run"))(w.T)
+	require.Get(w.Records.TakeOver(w.T.Context(), at, nil, []dedup.Taken{{
+		Entry: dedup.Entry{Identity: id, Body: body, Properties: properties}, Status: dedup.Dead, Origin: key,
+		From: absent(id),
+	}}))(w.T)
+}
+
+// Given letters, rows without one, and rows without a body, when lines of an export that name them are discarded, then
+// their rows say so and their letters leave the queue, and nothing else does.
+func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
+	w := newWorld(t)
+	w.dead(dedup.ReasonPermanent, "a", "b", "not in the file")
+	w.taken("no letter", []byte("{}"), nil)
+	w.taken("no body", nil, nil)
+	w.inState("done", dedup.Success)
+	w.MoveBack(time.Second) // before the run began
+	text := file(t, deadletter.Line{Tag: tag, Key: "a"}, deadletter.Line{Tag: tag, Key: "b", Body: []byte("another")},
+		deadletter.Line{Group: group, Tag: tag, Key: "no letter"}, deadletter.Line{Tag: tag, Key: "no body"},
+		deadletter.Line{Tag: tag, Key: "done"}, deadletter.Line{Group: "other", Tag: tag, Key: "not in the file"}) +
+		"{}\nno line\n"
+	const left = "left 3, other_identity, bad_line, bad_line"
+	for i, want := range []string{"discarded 4, stale 1, ", "discarded 4, stale 1, duplicates 2, "} {
+		res := require.Get(w.letters().Discard(t.Context(), lines(text),
+			deadletter.DiscardOptions{By: "ann", Why: "it was done", DryRun: i == 0}))(t)
+		w.wantTally(res, want+left)
+		assert.Is(t, res.ByReason[dedup.ReasonEffectUnknown], 2, "by reason: %v", res.ByReason)
+		w.WantQueues(0, 3-2*i)
+	}
+	for _, key := range []string{"a", "b", "no letter", "no body"} {
+		if row := w.Row(key); row.Status != dedup.Discarded || !strings.Contains(row.Remark, "it was done") {
+			t.Errorf("%s: %+v", key, row)
+		}
+	}
+	w.wantRow(identity("not in the file"), dedup.Dead, 0)
+	w.wantRow(identity("done"), dedup.Success, 0)
+}
+
+// Given a row that was taken over with a body that is not its message's, when its line is completed and replayed, then
+// the row takes what was sent.
+func TestARowThatDoesNotKnowItsBodyTakesWhatIsSent(t *testing.T) {
+	w := newWorld(t)
+	w.taken("k", []byte(`{"cut`), []byte(`{"message_id":"k","type":"`+tag+`"}`))
+	w.MoveBack(time.Second)
+	_, lines := w.export()
+	ln := lines["k"]
+	assert.Is(t, ln.BodyCut || ln.HeadersCut, false, "the line %+v is cut", ln)
+	ln.Body = []byte(`{"whole":1}`)
+	w.replayFrom(file(t, ln), plain, "replayed 1")
+	id := w.Identify(message("k", `{"whole":1}`))
+	row := w.Row("k")
+	if row.Status != dedup.Failed || string(row.Body) != `{"whole":1}` || string(row.BodyHash) != string(id.BodyHash[:]) {
+		t.Errorf("row: %+v", row)
+	}
+	w.WantQueues(1, 0)
 }

@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +17,7 @@ import (
 func (w *world) filed(d rabbit.Delivery, id wire.Identified, reason dedup.Reason) {
 	w.T.Helper()
 	w.put(d, id, wire.CopyOptions{Reason: reason})
-	row := absent(id.Identity)
-	w.Must(w.Records.Dead(w.T.Context(), row, entry(id, d), reason, "see remark"))
+	w.Must(w.Records.Dead(w.T.Context(), absent(id.Identity), entry(id, d), reason, "see remark"))
 	w.MoveBack(time.Second)
 }
 
@@ -27,37 +25,26 @@ func TestAConflictIsReplayedUnderItsOwnRow(t *testing.T) {
 	w := newWorld(t)
 	// given a key that is applied with one body, and a letter of another body under it
 	w.inState("k", dedup.Success)
-	d := message("k", `{"other":1}`)
-	conflict, _ := wire.Conflict(w.Identify(d), d.Body)
+	d, conflict := w.conflict("k", `{"other":1}`)
 	w.filed(d, conflict, dedup.ReasonConflict)
 	// when it is chosen by the key that dlq list shows
-	res := w.replay(deadletter.Filter{Keys: []string{conflict.Identity.Key}}, deadletter.ReplayOptions{})
+	res := w.replay(byKeys(conflict.Identity.Key), plain, "replayed 1")
 	// then the conflict's row is reopened, and the applied one is not touched
 	w.WantQueues(1, 0)
-	if row := w.RowOf(conflict.Identity); row.Status != dedup.Failed || row.Replays != 1 {
-		t.Errorf("row of the conflict = %v after %d replays, want failed after 1", row.Status, row.Replays)
-	}
-	if row := w.Row("k"); row.Status != dedup.Success || row.Replays != 0 {
-		t.Errorf("row of the key = %v after %d replays, want success, untouched", row.Status, row.Replays)
-	}
+	w.wantRow(conflict.Identity, dedup.Failed, 1)
+	w.wantRow(identity("k"), dedup.Success, 0)
 	assert.Is(t, res.ByReason["conflict"], 1, "by reason: %v", res.ByReason)
 }
 
 func TestAConflictWhoseOtherRowIsGoneWantsForce(t *testing.T) {
 	w := newWorld(t)
-	d := message("k", `{"other":1}`)
-	conflict, _ := wire.Conflict(w.Identify(d), d.Body)
+	d, conflict := w.conflict("k", `{"other":1}`)
 	w.filed(d, conflict, dedup.ReasonConflict)
-	res := w.replay(all, deadletter.ReplayOptions{})
+	w.replay(all, plain, "left 1, key_taken")
 	w.WantQueues(0, 1)
-	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyKeyTaken {
-		t.Errorf("left %v, want one whose key was taken", res.Left)
-	}
-	w.replay(all, deadletter.ReplayOptions{Force: true})
+	w.replay(all, force)
 	w.WantQueues(1, 0)
-	if row := w.Row("k"); row.Status != dedup.Failed || row.Replays != 1 {
-		t.Errorf("row = %v after %d replays, want it reopened under its own key", row.Status, row.Replays)
-	}
+	w.wantRow(identity("k"), dedup.Failed, 1) // under its own key
 	w.wantReplacedBy(conflict.Identity, "k")
 }
 
@@ -73,14 +60,10 @@ func (w *world) wantReplacedBy(former dedup.Identity, name string) {
 
 func TestALetterOfADiscardedConflictIsStale(t *testing.T) {
 	w := newWorld(t)
-	d := message("k", `{"other":1}`)
-	conflict, _ := wire.Conflict(w.Identify(d), d.Body)
+	d, conflict := w.conflict("k", `{"other":1}`)
 	w.put(d, conflict, wire.CopyOptions{Reason: dedup.ReasonConflict})
-	w.Must(w.Records.Discard(t.Context(), absent(conflict.Identity),
-		entry(conflict, d), "ann", "wrong"))
-	if res := w.replay(all, deadletter.ReplayOptions{Force: true}); res.Stale != 1 {
-		t.Errorf("%+v; want one stale letter", res)
-	}
+	w.Must(w.Records.Discard(t.Context(), absent(conflict.Identity), entry(conflict, d), "ann", "wrong"))
+	w.replay(all, force, "stale 1")
 	w.WantQueues(0, 0)
 }
 
@@ -103,10 +86,7 @@ func TestALetterThatWasEditedIsNeverReplayed(t *testing.T) {
 			w.Must(w.Records.Discard(t.Context(), absent(id.Identity), entry(id, d), strings.Repeat("a", 150),
 				deadletter.SentAnew(id.Identity.Tag, key+"/edited-1")))
 			w.MoveBack(time.Second)
-			res := w.replay(all, deadletter.ReplayOptions{Force: true, Discarded: true})
-			if res.Stale != 1 {
-				t.Errorf("%+v; want one stale letter", res)
-			}
+			w.replay(all, deadletter.ReplayOptions{Force: true, Discarded: true}, "stale 1")
 			w.WantQueues(0, 0)
 		})
 	}
@@ -118,47 +98,37 @@ func TestTwoBodiesUnderOneKeyAreTwoMessages(t *testing.T) {
 		d := message("k", body)
 		w.put(d, w.Identify(d), wire.CopyOptions{})
 	}
-	res := w.replay(all, deadletter.ReplayOptions{})
+	w.replay(all, plain, "replayed 2")
 	w.WantQueues(2, 0)
-	d := message("k", `{"a":2}`)
-	conflict, _ := wire.Conflict(w.Identify(d), d.Body)
-	if res.Replayed != 2 || w.Row("k").Replays != 1 || w.RowOf(conflict.Identity).Replays != 1 {
-		t.Errorf("%+v; want the first under the key and the second under its conflict", res)
-	}
+	w.wantRow(identity("k"), dedup.Failed, 1)
+	_, second := w.conflict("k", `{"a":2}`)
+	w.wantRow(second.Identity, dedup.Failed, 1)
 }
 
 func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
-	for name, d := range map[string]rabbit.Delivery{
-		"a header that is no text": {
-			Message:    rabbit.Message{Body: []byte(`{"order_sn":"k"}`), Headers: rabbit.Table{"x-message-key": true}},
-			RoutingKey: tag,
-		},
-		"an empty message id": {
-			Message: rabbit.Message{Body: []byte(`{"order_sn":"k"}`), MessageID: "a\x01b"}, RoutingKey: tag,
-		},
+	for name, m := range map[string]rabbit.Message{
+		"a header that is no text": {Headers: rabbit.Table{"x-message-key": true}},
+		"an empty message id":      {MessageID: "a\x01b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			m.Body = []byte(`{"order_sn":"k"}`)
+			d := rabbit.Delivery{Message: m, RoutingKey: tag}
 			id := w.Identify(d)
 			w.filed(d, id, dedup.ReasonUnidentified)
 			// when it is replayed as it was: it stays what it is
-			w.replay(all, deadletter.ReplayOptions{DryRun: true})
+			w.replay(all, dry)
 			// when KEY_FROM is corrected
 			w.keyFrom = "json:/order_sn"
-			w.killAt(deadletter.PointPublished)
-			if _, err := w.letters().Replay(t.Context(), deadletter.Filter{Tag: wire.TagUnidentified},
-				deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, errKilled) {
-				t.Fatal(err)
-			}
+			unidentified := deadletter.Filter{Tag: wire.TagUnidentified}
+			w.killedAt(deadletter.PointPublished, unidentified)
 			w.WantQueues(1, 1)
 			require.Is(t, w.RowOf(id.Identity).Status, dedup.Dead, "the former row before the letter is gone")
-			w.hook = nil
-			res := w.replay(deadletter.Filter{Tag: wire.TagUnidentified}, deadletter.ReplayOptions{})
+			res := w.replay(unidentified, plain, "replayed 1")
 			// then its real identity is reopened, and the former row ended
 			w.WantQueues(2, 0)
-			if row := w.Row("k"); row.Status != dedup.Failed || row.Replays != 2 || res.ByReason["unidentified"] != 1 {
-				t.Errorf("row = %v after %d replays, by reason %v", row.Status, row.Replays, res.ByReason)
-			}
+			w.wantRow(identity("k"), dedup.Failed, 2)
+			assert.Is(t, res.ByReason["unidentified"], 1, "by reason")
 			w.wantReplacedBy(id.Identity, "k")
 		})
 	}
@@ -169,9 +139,7 @@ func TestAnUnidentifiedLetterIsReplayedAsWhatItIs(t *testing.T) {
 	d := rabbit.Delivery{Message: rabbit.Message{Body: []byte("{}"), Type: "rollbackd.forged"}, RoutingKey: tag}
 	id := w.Identify(d)
 	w.filed(d, id, dedup.ReasonUnidentified)
-	w.replay(all, deadletter.ReplayOptions{})
+	w.replay(all, plain)
 	w.WantQueues(1, 0)
-	if row := w.RowOf(id.Identity); row.Status != dedup.Failed || row.Replays != 1 {
-		t.Errorf("row = %v after %d replays, want failed after 1", row.Status, row.Replays)
-	}
+	w.wantRow(id.Identity, dedup.Failed, 1)
 }

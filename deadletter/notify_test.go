@@ -3,8 +3,16 @@ package deadletter_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,24 +24,20 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // listener is a Notifier that remembers what it was told.
 type listener struct {
 	mu    sync.Mutex
 	calls [][]deadletter.Letter
-	fail  func(call int) error // called with mu held; nil: never
+	fail  error
 }
 
 func (l *listener) Notify(_ context.Context, letters []deadletter.Letter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls = append(l.calls, slices.Clone(letters))
-	if l.fail != nil {
-		return l.fail(len(l.calls))
-	}
-	return nil
+	return l.fail
 }
 
 func (l *listener) keys() (keys []string) {
@@ -85,12 +89,7 @@ func (w *world) settled() {
 	w.T.Helper()
 	w.Eventually("the bookmark at the end", func() (string, bool) {
 		at, err := w.Records.Bookmark(w.T.Context(), group)
-		if err != nil {
-			return err.Error(), false
-		}
-		var last int64
-		err = w.Pool.QueryRowContext(w.T.Context(), "SELECT MAX(id) FROM consumer_log_event").Scan(&last)
-		return "", err == nil && at == last
+		return fmt.Sprint(at, err), int(at) == w.Number("SELECT MAX(id) FROM consumer_log_event")
 	})
 }
 
@@ -142,7 +141,7 @@ func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
 	w.dead(dedup.ReasonExhausted, "k")
-	dies := &listener{fail: func(int) error { return errors.New("killed") }}
+	dies := &listener{fail: errKilled}
 	stop := w.compensate(deadletter.CompensateOptions{Notifier: dies})
 	w.Eventually("told", func() (string, bool) { return "", len(dies.keys()) > 0 })
 	w.inState("newer", dedup.Dead)
@@ -162,23 +161,19 @@ func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
-	tx, err := w.Pool.BeginTx(t.Context(), nil)
-	w.Must(err)
+	tx := require.Get(w.Pool.BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback() // after the commit there is nothing to roll back
-	d := message("late", "{}")
-	e := entry(w.Identify(d), d)
-	require.Get(tx.ExecContext(t.Context(),
-		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
-			consumer_timestamp, created_at, dead_at)
-		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag,
-		e.Key))(w.T)
-	_, err = tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, "+
-		"attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
-		e.Group, e.Tag, e.Key)
-	w.Must(err)
+	for _, insert := range []string{
+		"consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, " +
+			"created_at, dead_at) VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		"consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays) " +
+			"VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
+	} {
+		require.Get(tx.ExecContext(t.Context(), "INSERT INTO "+insert, group, tag, "late"))(t)
+	}
 	w.inState("early", dedup.Dead)
 	told := new(listener)
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	proxy := w.proxied()
 	var looks atomic.Int32
 	proxy.DropReply(func(piece []byte) bool { // counts, never drops
 		if bytes.Contains(piece, []byte("FROM `consumer_log_event` WHERE id >")) {
@@ -186,11 +181,167 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 		}
 		return false
 	})
-	w.dsn = proxy.Through(w.dsn)
 	w.compensate(deadletter.CompensateOptions{Notifier: told, VisibilityDelay: 10 * time.Second})
 	w.Eventually("the story is read while one step of it is not visible", func() (string, bool) {
 		return "", looks.Load() > 0
 	})
 	w.Must(tx.Commit())
 	w.wantTold(told, "late", "early")
+}
+
+const secret = "a secret that both know"
+
+// receiver is a real HTTP server that answers as a test wants.
+func receiver(t *testing.T, answer http.HandlerFunc) (url string) {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func webhook(t *testing.T, o deadletter.WebhookOptions) *deadletter.Webhook {
+	t.Helper()
+	hook := require.Get(deadletter.NewWebhook(o))(t)
+	t.Cleanup(hook.Close)
+	return hook
+}
+
+var aLetter = []deadletter.Letter{{
+	Group: "g", Tag: "t", Key: "k <1>", Reason: "exhausted", Attempts: 5, Replays: 1, Remark: "no", BodyHash: "ab",
+}}
+
+func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
+	t.Parallel()
+	request, body := posted(t, secret)
+	want := `{"letters":[{"group":"g","tag":"t","key":"k \u003c1\u003e","reason":"exhausted","attempts":5,"replays":1,` +
+		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","body_sha256":"ab",` +
+		`"parked":false}]}`
+	assert.Is(t, request.Method+request.Header.Get("Content-Type")+body, "POSTapplication/json"+want, "posted")
+	header := request.Header.Get(deadletter.SignatureHeader)
+	now := time.Now()
+	unsigned, _, _ := strings.Cut(header, ",")
+	sum := hmac.New(sha256.New, nil)
+	sum.Write([]byte(strings.TrimPrefix(unsigned, "t=") + "." + body))
+	// by somebody who hopes for a receiver without a secret
+	forged := unsigned + ",v1=" + hex.EncodeToString(sum.Sum(nil))
+	for name, c := range map[string]struct {
+		secret, header, body string
+		at                   time.Time
+		good                 bool
+	}{
+		"as it is":                    {secret, header, body, now, true},
+		"beside another one":          {secret, header + ",v1=00,v2=x", body, now, true},
+		"another secret":              {secret + "x", header, body, now, false},
+		"another body":                {secret, header, body + " ", now, false},
+		"another time in it":          {secret, strings.Replace(header, "t=1", "t=2", 1), body, now, false},
+		"sent again after an hour":    {secret, header, body, now.Add(time.Hour), false},
+		"signed by a clock far ahead": {secret, header, body, now.Add(-time.Hour), false},
+		"no header":                   {secret, "", body, now, false},
+		"no signature":                {secret, unsigned, body, now, false},
+		"no secret":                   {"", forged, body, now, false},
+		"no hex":                      {secret, unsigned + ",v1=zz", body, now, false},
+	} {
+		err := deadletter.VerifySignature(c.secret, c.header, []byte(c.body), c.at, 5*time.Minute)
+		if c.good != (err == nil) || !c.good && !errors.Is(err, deadletter.ErrSignature) {
+			t.Errorf("%s: %v, want good %v", name, err, c.good)
+		}
+	}
+}
+
+// While the secret is changed, who knows the former and who knows the next one both find theirs.
+func TestTheWebhookSignsWithBothSecretsWhileOneIsChanged(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ now, good, bad []string }{
+		{[]string{"former"}, []string{"former"}, []string{"next", ""}},
+		{[]string{"former", "next", ""}, []string{"former", "next"}, []string{"", "formernext"}},
+		{[]string{"next"}, []string{"next"}, []string{"former"}},
+		{[]string{""}, nil, []string{""}},
+	} {
+		request, body := posted(t, c.now...)
+		header := request.Header.Get(deadletter.SignatureHeader)
+		assert.Is(t, header != "", (len(c.good) > 0), "with the secrets %q it is signed %q", c.now, header)
+		for _, secret := range append(c.good, c.bad...) {
+			err := deadletter.VerifySignature(secret, header, []byte(body), time.Now(), time.Minute)
+			if slices.Contains(c.good, secret) {
+				assert.OK(t, err, c.now, secret)
+			} else {
+				assert.Error(t, err, deadletter.ErrSignature, "signed with %q, checked with %q", c.now, secret)
+			}
+		}
+	}
+}
+
+// posted is what a webhook with these secrets sends.
+func posted(t *testing.T, secrets ...string) (request *http.Request, text string) {
+	t.Helper()
+	url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		request, text = r, string(body)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return secrets }})
+	require.OK(t, hook.Notify(t.Context(), aLetter))
+	return request, text
+}
+
+func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {
+	t.Parallel()
+	elsewhere := receiver(t, func(http.ResponseWriter, *http.Request) {
+		t.Error("the webhook went where it was not sent")
+	})
+	answers := map[string]http.HandlerFunc{ // by what the error says; told after any that ends with "told"
+		"EOF":     func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"Timeout": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"without an end, told": func(w http.ResponseWriter, r *http.Request) { // its status has said all
+			w.WriteHeader(200)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		},
+	}
+	for code, want := range map[int]string{200: "200, told", 202: "202, told", 400: "400", 410: "410", 500: "500"} {
+		answers[want] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	for _, code := range []int{301, 303, 307, 308} {
+		answers[fmt.Sprint(code)] = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, code) }
+	}
+	for want, answer := range answers {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client is gone
+				answer(w, r)
+			})
+			hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return []string{secret} },
+				Timeout: 2 * time.Second})
+			err := hook.Notify(t.Context(), aLetter)
+			if strings.HasSuffix(want, "told") {
+				assert.OK(t, err)
+			} else {
+				assert.Has(t, fmt.Sprint(err), want, "Notify")
+			}
+		})
+	}
+}
+
+func TestNoErrorOfTheWebhookHoldsItsAddress(t *testing.T) {
+	t.Parallel()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	open := receiver(t, http.NotFound)
+	for _, server := range []string{closed.URL, open} {
+		url := strings.Replace(server, "http://", "http://user:password@", 1) + "/token-in-path?key=token-in-query"
+		err := webhook(t, deadletter.WebhookOptions{URL: url}).Notify(t.Context(), aLetter)
+		if err == nil {
+			t.Fatal("notified")
+		}
+		if s := err.Error(); strings.Contains(s, "password") || strings.Contains(s, "token") {
+			t.Errorf("%v holds a secret", err)
+		}
+	}
+	for _, url := range []string{"", "ftp://token.example", "http://%zztoken", "token", "http:///token"} {
+		if _, err := deadletter.NewWebhook(deadletter.WebhookOptions{URL: url}); err == nil ||
+			strings.Contains(err.Error(), "token") {
+			t.Errorf("%q: %v, want a refusal without it", url, err)
+		}
+	}
 }

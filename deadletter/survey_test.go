@@ -28,12 +28,10 @@ func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 	w.inState("success", dedup.Success)
 	w.letter("success")
 	w.letter("no row")
-	w.dead(dedup.ReasonExhausted, names("k", 1500)...) // more than a channel holds
+	w.deadMany(dedup.ReasonExhausted, 1500) // more than a channel holds
 	for range 3 {
 		all, res := w.survey(deadletter.SurveyOptions{})
-		if res.Found != 1502 || res.Seen != 1502 || res.Others != 0 {
-			t.Fatalf("%+v; want 1502 letters, nobody else", res)
-		}
+		require.Is(t, [3]int{res.Found, res.Seen, res.Others}, [3]int{1502, 1502, 0}, "%+v", res)
 		if all[0].Row.Status != dedup.Success || all[1].Row.Status != dedup.Absent || all[1].Row.Key != "no row" ||
 			all[2].Row.Key != "k-00000" || all[2].Reason != "exhausted" {
 			t.Errorf("the first are %+v", all[:3])
@@ -62,16 +60,12 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	if all[2].Row.Status != dedup.Absent || w.Row("b").Status != dedup.Absent {
 		t.Error("b was not chosen, and has a row")
 	}
-	if all[3].Why != deadletter.WhyTooOld || all[4].Why != deadletter.WhyTooOld {
-		t.Errorf("%v and %v; want too_old for one older than the retention, and for one of unknown age", all[3].Why,
-			all[4].Why)
-	}
-	if _, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true}); res.Adopted != 2 {
-		t.Errorf("forced: %+v; want two adopted", res)
-	}
-	story, err := w.Records.Events(t.Context(), identity("old"))
-	if err != nil || len(story) != 1 || story[0].By != "ann" {
-		t.Errorf("story %+v, %v; want one line, by ann", story, err)
+	assert.Is(t, all[3].Why, deadletter.WhyTooOld, "one older than the retention")
+	assert.Is(t, all[4].Why, deadletter.WhyTooOld, "one of unknown age")
+	_, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true})
+	assert.Is(t, res.Adopted, 2, "forced: %+v", res)
+	if story := w.events(identity("old")); len(story) != 1 || story[0].By != "ann" {
+		t.Errorf("story %+v; want one line, by ann", story)
 	}
 	w.WantQueues(0, 5)
 }
@@ -82,9 +76,7 @@ func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
 	w.dead(dedup.ReasonExhausted, "k")
 	w.Exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
 	before := w.Row("k")
-	if res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, deadletter.ReplayOptions{}); res.Replayed != 1 {
-		t.Fatalf("%+v; want it sent", res)
-	}
+	w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, plain, "replayed 1")
 	row := w.Row("k")
 	if len(row.BodyHash) != 0 || row.MessageID != "" || string(row.Body) != "{}" ||
 		string(row.Properties) != string(before.Properties) {
@@ -96,38 +88,34 @@ func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
 func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
 	w := newWorld(t)
 	for name, spoil := range map[string]string{
-		"cut body":    "UPDATE consumer_log SET msg_body = '{'",
-		"no body":     "UPDATE consumer_log SET msg_body = NULL",
-		"another key": "UPDATE consumer_log SET properties = '{\"type\":\"stock.rollback\",\"message_id\":\"other\"}'",
-		"cut headers": "UPDATE consumer_log SET properties = '{\"type\":\"stock.rollback\",\"message_id\":" +
-			"\"cut headers\",\"cut\":true}'",
-		"odd properties":  "UPDATE consumer_log SET properties = 'x'",
-		"no hash, 256KiB": "UPDATE consumer_log SET body_hash = NULL, msg_body = REPEAT('x', 262144)",
+		"cut body":        "msg_body = '{'",
+		"no body":         "msg_body = NULL",
+		"another key":     `properties = '{"type":"stock.rollback","message_id":"other"}'`,
+		"cut headers":     `properties = '{"type":"stock.rollback","message_id":"cut headers","cut":true}'`,
+		"odd properties":  "properties = 'x'",
+		"no hash, 256KiB": "body_hash = NULL, msg_body = REPEAT('x', 262144)",
 	} {
 		w.dead(dedup.ReasonExhausted, name)
-		w.Exec(spoil+" WHERE msg_key = ?", name)
+		w.Exec("UPDATE consumer_log SET "+spoil+" WHERE msg_key = ?", name)
 		before := w.Row(name)
-		res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, deadletter.ReplayOptions{})
+		res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, plain)
 		_, hindrance, err := w.letters().Missing(t.Context(), before)
 		if res.Replayed != 0 || res.LeftBy[deadletter.WhyCut] != 1 || hindrance == nil || err != nil {
 			t.Errorf("%s: %+v, %v; want it left as cut", name, res, err)
 		}
-		if row := w.Row(name); row.Version.Status != dedup.Dead || row.Replays != 0 {
-			t.Errorf("%s: row %+v; want it untouched", name, row)
-		}
+		w.wantRow(identity(name), dedup.Dead, 0)
 	}
 	w.WantQueues(0, 6)
 }
 
 func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	w := newWorld(t)
-	first, second := message("k", "{}"), message("k", `{"other":1}`)
-	own := w.Identify(second)
-	conflict, cause := wire.Conflict(own, second.Body)
+	first := message("k", "{}")
+	second, conflict := w.conflict("k", `{"other":1}`)
 	unnamed := rabbit.Delivery{Message: rabbit.Message{MessageID: "bad\x01key", Body: []byte("{}")}, RoutingKey: tag}
 	letters := []dedup.Death{
 		{Entry: entry(w.Identify(first), first), Reason: "exhausted", Cause: "no"},
-		{Entry: entry(conflict, second), Reason: "conflict", Cause: cause.Error()},
+		{Entry: entry(conflict, second), Reason: "conflict", Cause: "no"},
 		{Entry: entry(w.Identify(unnamed), unnamed), Reason: "unidentified", Cause: "no"},
 	}
 	w.Must(errors.Join(w.Records.DeadRows(t.Context(), letters)...))
@@ -135,9 +123,7 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	for _, l := range letters {
 		rows = append(rows, w.RowOf(l.Entry.Identity))
 	}
-	if res := w.replay(deadletter.Rows{Rows: rows}, deadletter.ReplayOptions{}); res.Replayed != 3 {
-		t.Fatalf("%+v", res)
-	}
+	w.replay(deadletter.Rows{Rows: rows}, plain, "replayed 3")
 	var bodies []string
 	for range 3 {
 		bodies = append(bodies, string(w.Get(w.Queue).Body))
@@ -149,23 +135,95 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
-	before := w.Row("k")
-	away := stack.Proxy(t, stack.Addr(t, w.dsn))
-	away.Refuse(true)
-	good := w.dsn
-	w.dsn = away.Through(w.dsn)
-	if res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
-		deadletter.ReplayOptions{By: "ann"}); err == nil || res.Replayed != 0 {
+	before, mysql := deadletter.Rows{Rows: []dedup.Row{w.Row("k")}}, w.proxied()
+	mysql.Refuse(true)
+	if res, err := w.tries(before, plain); err == nil || res.Replayed != 0 {
 		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
 	}
 	w.WantQueues(0, 0)
-	w.dsn = good
-	away = stack.Proxy(t, stack.Addr(t, w.amqpURL))
-	away.Refuse(true)
-	w.amqpURL = away.Through(w.amqpURL)
-	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
-		deadletter.ReplayOptions{By: "ann"})
+	mysql.Refuse(false)
+	broker := stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	broker.Refuse(true)
+	w.amqpURL = broker.Through(w.amqpURL)
+	res, err := w.tries(before, plain)
 	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 || res.LeftBy[deadletter.WhyUnpublished] != 1 {
 		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
+	}
+}
+
+func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
+	w := newWorld(t)
+	w.deadMany(dedup.ReasonExhausted, 1200)
+	w.Exec("UPDATE consumer_log SET remark = 'shelf is locked'")
+	w.Exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
+	w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
+	w.MoveBack(2 * time.Second)
+	now := require.Get(w.Records.Now(t.Context()))(w.T)
+	set := deadletter.Set{Filter: deadletter.Filter{Fingerprint: deadletter.Fingerprint("no such order")}, CutOff: now,
+		Name: "count"}
+	for _, tc := range []struct {
+		most, through, matched int
+		more                   bool
+	}{{100, 10_000, 2, false}, {100, 600, 1, true}, {1, 10_000, 1, true}} {
+		matched, _, more, err := w.letters().CountSet(t.Context(), set, tc.most, tc.through)
+		if err != nil || matched != tc.matched || more != tc.more {
+			t.Errorf("%d through %d letters: %d, more %t, %v; want %d, %t", tc.most, tc.through, matched, more, err,
+				tc.matched, tc.more)
+		}
+	}
+}
+
+func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
+	// a run of the pages replays the letter from its row, while its letter stays in the queue
+	set := func(w *world) deadletter.Set {
+		return deadletter.Set{Filter: all, CutOff: require.Get(w.Records.Now(w.T.Context()))(w.T), Name: "run-1"}
+	}
+	replayed := func(w *world) { w.replay(set(w), plain) }
+	claimed := func(w *world) dedup.Claim {
+		replayed(w)
+		d := message("k", "{}")
+		return require.Get(w.Records.Claim(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "host/1/1/k"))(w.T)
+	}
+	for name, tc := range map[string]struct {
+		given   func(w *world)
+		main    int // copies in the main queue
+		dropped int
+	}{
+		"its row is dead": {given: func(*world) {}},
+		"it was reopened by a process that died before it published": {given: func(w *world) {
+			w.killedAt(deadletter.PointReopened, set(w))
+		}},
+		"it was published, and nobody has taken it": {given: replayed, main: 1},
+		"its copy is being processed":               {given: func(w *world) { claimed(w) }, main: 1, dropped: 1},
+		"its copy has failed": {given: func(w *world) {
+			_, errs := w.Records.FailAll(w.T.Context(), []dedup.Failure{{Claim: claimed(w), Cause: "shelf is locked"}})
+			w.Must(errs...)
+		}, main: 1, dropped: 1},
+		"its row was discarded": {given: func(w *world) {
+			d := message("k", "{}")
+			w.Must(w.Records.Discard(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "ann", "a test"))
+		}, dropped: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.dead(dedup.ReasonExhausted, "k")
+			w.MoveBack(time.Second)
+			tc.given(w)
+			w.WantQueues(tc.main, 1)
+			// when the queue is swept, also twice
+			for i := range 2 {
+				res, err := w.letters().Sweep(t.Context())
+				if err != nil || i == 0 && res.Dropped != tc.dropped {
+					t.Fatalf("Sweep = %+v, %v; want %d dropped", res, err, tc.dropped)
+				}
+				w.WantQueues(tc.main, 1-tc.dropped)
+			}
+			if tc.dropped > 0 {
+				return
+			}
+			// then what stayed can be replayed
+			w.replay(all, plain)
+			w.WantQueues(tc.main+1, 0)
+		})
 	}
 }

@@ -3,28 +3,32 @@ package deadletter_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 	w := newWorld(t)
 	const n = 300
-	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.deadMany(dedup.ReasonPermanent, n)
 	w.cured()
 	waiting := 0
-	res := w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) {
+	w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) {
 		waiting = max(waiting, p.Waiting)
-	}})
-	if res.Replayed != n || res.Applied != n || res.FailedAgain != 0 || res.Unsettled != 0 {
-		t.Errorf("%+v; want all %d replayed and applied", res, n)
-	}
+	}}, "replayed 300, applied 300")
 	assert.AtMost(t, waiting, 40, "letters waited at a time")
 	w.wantEffects(n)
 }
@@ -32,33 +36,28 @@ func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 func TestADaemonThatComesWhileAReplayWaitsIsWaitedForToTheEnd(t *testing.T) {
 	w := newWorld(t)
 	const n = 41
-	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.deadMany(dedup.ReasonPermanent, n)
 	// given that a full window of letters waits and nobody consumes them, when a daemon begins to
 	begin := sync.OnceFunc(func() { w.cured() })
-	res := w.replay(all, deadletter.ReplayOptions{Window: n - 1, Progress: func(p deadletter.Progress) {
+	// then the last letter is waited for as well: what was true a moment before it came says nothing about it
+	w.replay(all, deadletter.ReplayOptions{Window: n - 1, Progress: func(p deadletter.Progress) {
 		if p.Waiting == n-1 {
 			begin()
 		}
-	}})
-	// then the last letter is waited for as well: what was true a moment before it came says nothing about it
-	if res.Replayed != n || res.Applied != n || res.Unsettled != 0 {
-		t.Errorf("%+v; want all %d replayed and applied", res, n)
-	}
+	}}, "replayed 41, applied 41")
 	w.wantEffects(n)
 }
 
 func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 	w := newWorld(t)
 	const n = 300
-	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.deadMany(dedup.ReasonPermanent, n)
 	w.engine() // which refuses everything
-	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester", Window: 20, MaxFailures: 5})
+	res, err := w.tries(all, deadletter.ReplayOptions{Window: 20, MaxFailures: 5})
 	if !errors.Is(err, deadletter.ErrTooManyFailures) || res.FailedAgain < 5 || res.Replayed > 5+20+20 {
 		t.Fatalf("%+v, %v; want it to end after 5 failures and what was under way", res, err)
 	}
-	if res.Unseen != n-res.Replayed {
-		t.Errorf("%d replayed, %d not seen; want %d in all", res.Replayed, res.Unseen, n)
-	}
+	assert.Is(t, res.Replayed+res.Unseen, n, "replayed and not seen")
 	w.WantQueues(0, n)
 }
 
@@ -67,26 +66,20 @@ func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
 	w.dead(dedup.ReasonPermanent, names("old", 50)...) // dead, and not of this run
 	w.dead(dedup.ReasonExhausted, "k")
 	w.cured()
-	res := w.replay(deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}}, deadletter.ReplayOptions{Window: 10,
-		MaxFailures: 1})
-	if res.Applied != 1 || res.FailedAgain != 0 {
-		t.Errorf("%+v; want one applied", res)
-	}
+	res := w.replay(ofReason(dedup.ReasonExhausted), deadletter.ReplayOptions{Window: 10, MaxFailures: 1})
+	assert.Is(t, [2]int{res.Applied, res.FailedAgain}, [2]int{1, 0}, "%+v", res)
 }
 
 func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 3)...)
-	res := w.replay(all, deadletter.ReplayOptions{Window: 500})
-	if res.Replayed != 3 || res.Unsettled != 3 {
-		t.Errorf("%+v; want 3 replayed, none settled", res)
-	}
+	w.deadMany(dedup.ReasonExhausted, 3)
+	w.replay(all, deadletter.ReplayOptions{Window: 500}, "replayed 3, unsettled 3")
 	w.WantQueues(3, 0)
 }
 
 func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 30)...)
+	w.deadMany(dedup.ReasonExhausted, 30)
 	ctx, cancel := context.WithCancel(t.Context())
 	// given no daemon, so that the window stays full
 	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Window: 10,
@@ -95,53 +88,43 @@ func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 				cancel()
 			}
 		}})
-	if !errors.Is(err, context.Canceled) || res.Replayed != 10 || res.Unseen != 20 || len(res.Left) != 0 {
-		t.Errorf("%+v, %v; want 10 replayed and 20 not seen", res, err)
-	}
+	assert.Error(t, err, context.Canceled, "Replay")
+	assert.Is(t, [3]int{res.Replayed, res.Unseen, len(res.Left)}, [3]int{10, 20, 0}, "%+v", res)
 	w.WantQueues(10, 20)
 }
 
 func TestARateBoundsHowFastLettersGo(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 12)...)
+	w.deadMany(dedup.ReasonExhausted, 12)
 	began := time.Now()
-	res := w.replay(all, deadletter.ReplayOptions{Rate: 10})
+	w.replay(all, deadletter.ReplayOptions{Rate: 10}, "replayed 12")
 	// the first goes at once, each further one at least a tenth of a second later; a slow machine only makes it slower
-	if took := time.Since(began); res.Replayed != 12 || took < time.Second {
-		t.Errorf("%d letters in %v, want 12 in a second at least", res.Replayed, took)
-	}
+	assert.AtLeast(t, time.Since(began), time.Second, "it took")
 	w.WantQueues(12, 0)
 }
 
 func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, names("other", 300)...)
-	w.dead(dedup.ReasonExhausted, names("k", 600)...)
+	w.deadMany(dedup.ReasonExhausted, 600)
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
-	first := true
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}},
-		deadletter.ReplayOptions{
-			By: "tester", Progress: func(deadletter.Progress) {
-				if first { // a letter that comes now is not of this run
-					w.letter("late")
-				}
-				first = false
-			},
-		})
-	if err != nil || res.Replayed != 600 || res.NotSelected != 300 || res.Seen != 900 || res.Unseen != 0 {
-		t.Errorf("%+v, %v; want 600 replayed, 300 passed", res, err)
-	}
+	late := sync.OnceFunc(func() { w.letter("late") })
+	res := require.Get(letters.Replay(t.Context(), ofReason(dedup.ReasonExhausted), deadletter.ReplayOptions{
+		By: "tester", Progress: func(deadletter.Progress) { late() }, // which is not of this run
+	}))(t)
+	w.wantTally(res, "replayed 600, not selected 300")
+	assert.Is(t, res.Seen, 900, "seen")
 	w.WantQueues(600, 301)
 }
 
 func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 450)...)
+	w.deadMany(dedup.ReasonExhausted, 450)
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
 	// given two keys that are far apart, and one that no letter has
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001", "k-00449", "nobody's"}},
+	res, err := letters.Replay(t.Context(), byKeys("k-00001", "k-00449", "nobody's"),
 		deadletter.ReplayOptions{By: "tester"})
 	if err != nil || res.Replayed != 2 || !slices.Equal(res.NotFound, []string{"nobody's"}) {
 		t.Errorf("%+v, %v; want two replayed and nobody's missing", res, err)
@@ -154,15 +137,116 @@ func TestNonsenseOptionsAreRefused(t *testing.T) {
 	w.dead(dedup.ReasonExhausted, "k")
 	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1},
 		{MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
-		if _, err := w.letters().Replay(t.Context(), all, o); err == nil {
+		if _, err := w.tries(all, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}
 	}
 	for _, f := range []deadletter.Filter{{}, {Limit: 3}} {
-		if _, err := w.letters().Replay(t.Context(), f, deadletter.ReplayOptions{}); !errors.Is(err, deadletter.ErrNoFilter) {
-			t.Errorf("Replay(%+v) = %v, want ErrNoFilter", f, err)
-		}
+		_, err := w.tries(f, plain)
+		assert.Error(t, err, deadletter.ErrNoFilter, "Replay(%+v)", f)
 	}
 	w.WantQueues(0, 1)
 	assert.Is(t, w.Row("k").Status, dedup.Dead, "row")
+}
+
+// cured runs an engine whose handler refuses nothing.
+func (w *world) cured() { w.T.Helper(); w.engineThat(true) }
+
+// engine runs one whose handler refuses everything for good until cured.
+func (w *world) engine() (cured *atomic.Bool) { w.T.Helper(); return w.engineThat(false) }
+
+func (w *world) engineThat(accepts bool) (cured *atomic.Bool) {
+	w.T.Helper()
+	cured = new(atomic.Bool)
+	cured.Store(accepts)
+	w.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL) ENGINE=InnoDB")
+	handler := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var blamed []consumer.BlamedMessage
+		for i, m := range msgs {
+			if !cured.Load() {
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("shelf is locked"))})
+			} else if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k) VALUES (?)", m.Key).Error; err != nil {
+				return err
+			}
+		}
+		if len(blamed) > 0 {
+			return consumer.Blame(blamed...)
+		}
+		return nil
+	})
+	w.Consume(handler)
+	return cured
+}
+
+// effects counts the rows of effect, and the different keys in it.
+func (w *world) effects() (all, different int) {
+	w.T.Helper()
+	return w.Number("SELECT COUNT(*) FROM effect"), w.Number("SELECT COUNT(DISTINCT k) FROM effect")
+}
+
+func (w *world) wantEffects(n int) {
+	w.T.Helper()
+	w.Eventually("all effects", func() (string, bool) {
+		all, different := w.effects()
+		return "", all >= n && different >= n
+	})
+	if all, different := w.effects(); all != n || different != n {
+		w.T.Errorf("%d effects on %d keys, want %d on %d", all, different, n, n)
+	}
+}
+
+func TestALetterThatComesBackIsNotTakenAgain(t *testing.T) {
+	w := newWorld(t)
+	const n = 500
+	w.deadMany(dedup.ReasonPermanent, n)
+	// given a daemon whose handler still refuses everything
+	cured := w.engine()
+	w.replay(all, plain, "replayed 500")
+	// then each came back as a letter, replayed once
+	w.WantQueues(0, n)
+	w.wantStatus(dedup.Dead, 1, n)
+	// when the cause is mended
+	cured.Store(true)
+	w.replay(all, plain)
+	w.wantEffects(n)
+	w.WantQueues(0, 0)
+	w.wantStatus(dedup.Success, 2, n)
+}
+
+func (w *world) wantStatus(status dedup.Status, replays, n int) {
+	w.T.Helper()
+	w.Eventually("rows "+status.String(), func() (string, bool) {
+		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND replays = ?", int(status), replays)
+		return fmt.Sprint(have), have == n
+	})
+}
+
+// Given hundreds of letters and stale ones among them, when three replays take them at once and two die half-way,
+// then every letter has one effect.
+func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
+	w := newWorld(t)
+	const n = 400
+	w.deadMany(dedup.ReasonExhausted, n)
+	for _, key := range names("k", 60) { // as crashes between letter and row leave them
+		w.letter(key)
+	}
+	w.cured()
+	results := make(chan error, 3)
+	for range 3 {
+		letters := w.letters()
+		w.killAt(deadletter.PointPublished) // the next ones die half-way
+		go func() {
+			_, err := letters.Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
+			results <- err
+		}()
+	}
+	for range 3 {
+		<-results // that some end early is the point
+	}
+	w.hook = nil
+	w.Eventually("an empty dead-letter queue", func() (string, bool) {
+		w.replay(all, plain)
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
+	})
+	w.wantEffects(n)
 }

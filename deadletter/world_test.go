@@ -2,13 +2,17 @@ package deadletter_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -71,14 +75,81 @@ func (w *world) killAt(point deadletter.Point) {
 	}
 }
 
-func (w *world) replay(of deadletter.Selection, o deadletter.ReplayOptions) deadletter.Result {
+var (
+	plain deadletter.ReplayOptions
+	force = deadletter.ReplayOptions{Force: true}
+	dry   = deadletter.ReplayOptions{DryRun: true}
+)
+
+// tries replays over connections of its own.
+func (w *world) tries(of deadletter.Selection, o deadletter.ReplayOptions) (deadletter.Result, error) {
 	w.T.Helper()
 	o.By = "tester"
-	res, err := w.letters().Replay(w.T.Context(), of, o)
+	return w.letters().Replay(w.T.Context(), of, o)
+}
+
+// replay ends as tally says, if it is given.
+func (w *world) replay(of deadletter.Selection, o deadletter.ReplayOptions, tally ...string) deadletter.Result {
+	w.T.Helper()
+	res, err := w.tries(of, o)
 	if err != nil {
 		w.T.Fatalf("Replay: %v (%+v)", err, res)
 	}
+	w.wantTally(res, tally...)
 	return res
+}
+
+// wantTally wants a result to count this and nothing else of what becomes of letters, as "replayed 2, parked 1".
+func (w *world) wantTally(res deadletter.Result, tally ...string) {
+	w.T.Helper()
+	for _, want := range tally {
+		var have []string
+		for i, n := range []int{res.Replayed, res.Mended, res.Discarded, res.Stale, res.Duplicates, res.NotSelected,
+			res.Later, res.Unseen, res.Applied, res.FailedAgain, res.Unsettled, res.Parked, len(res.Left)} {
+			if n > 0 {
+				have = append(have, fmt.Sprint([]string{"replayed ", "mended ", "discarded ", "stale ", "duplicates ",
+					"not selected ", "later ", "unseen ", "applied ", "failed again ", "unsettled ", "parked ", "left "}[i], n))
+			}
+		}
+		for _, left := range res.Left {
+			have = append(have, string(left.Why))
+		}
+		assert.Is(w.T, strings.Join(have, ", "), want, "%+v", res)
+	}
+}
+
+// killedAt is a replay that ends after this step.
+func (w *world) killedAt(point deadletter.Point, of deadletter.Selection) {
+	w.T.Helper()
+	w.killAt(point)
+	_, err := w.tries(of, plain)
+	require.Is(w.T, errors.Is(err, errKilled), true, "the replay, %v, ends by the kill", err)
+	w.hook = nil
+}
+
+func byKeys(keys ...string) deadletter.Filter { return deadletter.Filter{Keys: keys} }
+
+func ofReason(reason dedup.Reason) deadletter.Filter {
+	return deadletter.Filter{Reasons: []dedup.Reason{reason}}
+}
+
+func (w *world) wantRow(id dedup.Identity, status dedup.Status, replays int) {
+	w.T.Helper()
+	if row := w.RowOf(id); row.Status != status || row.Replays != replays {
+		w.T.Errorf("row of %v is %v after %d replays, want %v after %d", id, row.Status, row.Replays, status, replays)
+	}
+}
+
+func (w *world) events(id dedup.Identity) []dedup.Event {
+	w.T.Helper()
+	return require.Get(w.Records.Events(w.T.Context(), id))(w.T)
+}
+
+// conflict is a message of a key that another body has, and under what it is filed.
+func (w *world) conflict(key, body string) (rabbit.Delivery, wire.Identified) {
+	d := message(key, body)
+	id, _ := wire.Conflict(w.Identify(d), d.Body)
+	return d, id
 }
 
 // put publishes the letter of a message to the dead-letter queue; its row is the caller's business.
@@ -110,10 +181,7 @@ func (w *world) dead(reason dedup.Reason, keys ...string) {
 }
 
 // deadMany makes n letters with their rows, named as names("k", n) does.
-func (w *world) deadMany(reason dedup.Reason, n int) {
-	w.T.Helper()
-	w.dead(reason, names("k", n)...)
-}
+func (w *world) deadMany(reason dedup.Reason, n int) { w.T.Helper(); w.dead(reason, names("k", n)...) }
 
 // inState gives a key's row a state.
 func (w *world) inState(key string, status dedup.Status) {
@@ -141,3 +209,5 @@ func (w *world) inState(key string, status dedup.Status) {
 	}
 	w.Must(err)
 }
+
+func TestMain(m *testing.M) { stack.Main(m) }
