@@ -1,8 +1,12 @@
 package operator
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,4 +87,64 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 		"rollbackd_oldest_open_seconds processing": 20 * 60, "rollbackd_oldest_open_seconds failed": 30 * 60,
 	})
 	assert.Is(t, got["rollbackd_dead_letters"], 2, "dead letters")
+}
+
+func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
+	t.Parallel()
+	row := func(status dedup.Status, age time.Duration) map[dedup.Status]dedup.Row {
+		return map[dedup.Status]dedup.Row{status: {
+			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "k"}, Version: dedup.Version{Status: status, Attempts: 5,
+				Replays: 2},
+			Age: age, Reason: "exhausted",
+		}}
+	}
+	for _, c := range []struct {
+		oldest map[dedup.Status]dedup.Row
+		want   string
+	}{
+		{nil, ""},
+		{row(dedup.Failed, time.Minute), "level=INFO msg=m failed.age=1m0s failed.tag=t failed.key=k failed.attempts=5 " +
+			"failed.replays=2"},
+		{row(dedup.Failed, time.Hour), "level=WARN msg=m failed.age=1h0m0s failed.tag=t failed.key=k failed.attempts=5 " +
+			"failed.replays=2"},
+		{row(dedup.Processing, time.Hour), "level=WARN msg=m processing.age=1h0m0s processing.tag=t processing.key=k " +
+			"processing.attempts=5 processing.replays=2"},
+		{row(dedup.Dead, time.Second), "level=WARN msg=m dead.age=1s dead.tag=t dead.key=k dead.attempts=5 dead.replays=2 " +
+			"dead.reason=exhausted"},
+	} {
+		level, attrs := oldestLine(c.oldest, 3*time.Minute)
+		var out bytes.Buffer
+		if len(attrs) > 0 {
+			slog.New(slog.NewTextHandler(&out, nil)).LogAttrs(t.Context(), level, "m", attrs...)
+		}
+		if _, got, _ := strings.Cut(strings.TrimSpace(out.String()), " "); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}
+
+// Given a pass of hours, then it is said once an hour while rows go ever later, and not while it makes up for it.
+func TestRetentionSaysThatItDoesNotKeepPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		reg := &registry{Registerer: prometheus.NewRegistry()}
+		m := &Maintenance{
+			MaintenanceOptions: MaintenanceOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))},
+			figures:            newFigures(time.Hour, deadletter.CompensateOptions{}, reg),
+		}
+		tell := m.late(t.Context())
+		by := 10 * time.Minute
+		tell(by)
+		for _, c := range []struct{ more, want int }{{0, 0}, {1, 1}, {-1, 1}, {0, 1}, {1, 2}} {
+			for range 60 {
+				time.Sleep(time.Minute)
+				by += time.Duration(c.more) * time.Second
+				tell(by)
+			}
+			if got := strings.Count(out.String(), "does not keep pace"); got != c.want {
+				t.Errorf("it was said %d times when rows were %v late, want %d", got, by, c.want)
+			}
+		}
+	})
 }

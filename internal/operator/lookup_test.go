@@ -47,7 +47,7 @@ func (w *book) dead(k dedup.Identity, body, cause string) {
 	}})...)
 }
 
-func (w *book) success(k dedup.Identity) { w.T.Helper(); w.Success(k, 0) }
+func (w *book) success(k dedup.Identity) { w.T.Helper(); w.Insert(k, dedup.Success, 0) }
 
 func key(name string) dedup.Identity { return dedup.Identity{Group: "g", Tag: "t", Key: name} }
 
@@ -63,15 +63,16 @@ func (w *book) order(o operator.Lookup, order string) operator.Told {
 	return require.Get(o.OfOrder(w.T.Context(), order))(w.T)
 }
 
-func (w *book) ofKey(o operator.Lookup, key string) operator.Told {
+func (w *book) ofKey(o operator.Lookup, key string, tag ...string) operator.Told {
 	w.T.Helper()
-	return require.Get(o.OfKey(w.T.Context(), key, ""))(w.T)
+	return require.Get(o.OfKey(w.T.Context(), key, strings.Join(tag, "")))(w.T)
 }
 
 func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	w := newBook(t)
-	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
-		"1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
+	w.Reservation("A", 1, 2, key("by-reservation"), 0)
+	w.Reservation("A", 2, 2, key("pruned"), 0)
+	w.Reservation("A", 3, 1, key(""), 0)
 	w.success(key("by-reservation"))
 	w.success(key("A")) // its key is the order's number
 	w.dead(key("by-body"), `{"order_sn":"A"}`, "no")
@@ -126,24 +127,21 @@ func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 		id, cause := wire.Conflict(wire.Identified{Identity: original}, []byte("{}"))
 		w.dead(id.Identity, "{}", cause.Error())
 	}
-	told := w.ofKey(w.o, "k")
-	if len(told.Messages) != 3 || told.Messages[0].FiledFor != "" || told.Messages[1].FiledFor != "k" ||
-		told.Messages[2].FiledFor != "k" {
-		t.Errorf("%+v; want the message and two conflicts", told.Messages)
+	filedFor := func(t operator.Told) (all []string) {
+		for _, m := range t.Messages {
+			all = append(all, m.FiledFor)
+		}
+		return all
 	}
-	if told, err := w.o.OfKey(t.Context(), "k", "t2"); err != nil || len(told.Messages) != 1 ||
-		told.Messages[0].FiledFor != "k" {
-		t.Errorf("under tag t2: %+v, %v; want its conflict", told.Messages, err)
-	}
+	assert.Equal(t, filedFor(w.ofKey(w.o, "k")), []string{"", "k", "k"}, "the message and two conflicts, filed for")
+	assert.Equal(t, filedFor(w.ofKey(w.o, "k", "t2")), []string{"k"}, "under tag t2 its conflict, filed for")
 }
 
 // Given a message that moves from one status to another just while its key is looked for, status by status, and so is
 // in none of them when that one is asked for, then it is looked for again and found.
 func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	w := newBook(t)
-	w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-		"consumer_timestamp, created_at) VALUES ('g', 't', 'k', ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
-		int(dedup.Failed))
+	w.Insert(key("k"), dedup.Failed, 0)
 	proxy := stack.Proxy(t, stack.Addr(t, w.DSN))
 	there := w.o
 	db, _ := w.Open(proxy.Through(w.DSN), dedup.OpenOptions{})
@@ -153,40 +151,32 @@ func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	proxy.DropRequest(func(request []byte) bool { // which sees each request before the server does, and drops none
 		if bytes.Contains(request, asked) && !moved {
 			moved = true
-			err := w.o.DB.WithContext(t.Context()).Exec("UPDATE consumer_log SET consumer_status = ?",
-				int(dedup.Processing)).Error // which was asked for before
-			if err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, w.o.DB.WithContext(t.Context()).Exec("UPDATE consumer_log SET consumer_status = ?",
+				int(dedup.Processing)).Error) // which was asked for before
 		}
 		return false
 	})
-	told := w.ofKey(there, "k")
-	if want := []string{"k processing"}; !moved || !slices.Equal(keys(told), want) {
-		t.Errorf("moved %v, found %q, want %q", moved, keys(told), want)
-	}
+	assert.Equal(t, keys(w.ofKey(there, "k")), []string{"k processing"}, "found, moved %v", moved)
+	assert.Is(t, moved, true, "moved")
 }
 
 func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *testing.T) {
 	w := newBook(t)
 	w.success(key("m"))
 	w.success(key("late"))
-	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
-		"1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
+	w.Reservation("B", 1, 2, key("m"), 0)
+	w.Reservation("B", 2, 2, key("m"), 0)
 	told := w.ofKey(w.o, "m")
 	if m := told.Messages[0]; len(m.Reservations) != 2 || !slices.Equal(m.Orders, []string{"B"}) || len(told.Unseen) != 0 {
 		t.Errorf("%+v, unseen %q; want the two of order B", m, told.Unseen)
 	}
 	// given more reservations than are searched, and the one in question behind them
 	for first := 0; first <= operator.MaxSeen; first += 10_000 {
-		var rows []string
-		for i := range 10_000 {
-			rows = append(rows, fmt.Sprintf("('o-%06d', 1, 1, 1)", first+i))
-		}
-		w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES " + strings.Join(rows, ","))
+		w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) WITH RECURSIVE hundred AS (SELECT 0 AS n "+
+			"UNION ALL SELECT n + 1 FROM hundred WHERE n < 99) SELECT CONCAT('o-', LPAD(? + 100 * a.n + b.n, 6, '0')), 1, 1, 1 "+
+			"FROM hundred AS a, hundred AS b", first)
 	}
-	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
-		"1, 1, 2, 't', 'late')")
+	w.Reservation("z", 1, 2, key("late"), 0)
 	told = w.ofKey(w.o, "late")
 	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||
 		!strings.Contains(told.Unseen[0], "first 100000") {

@@ -1,12 +1,14 @@
 package operator_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -23,7 +25,7 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 	putOff, asked := row(dedup.Failed, 0), row(dedup.Failed, 1)
 	putOff.Remark, asked.Remark, asked.Wait, asked.Due = "put off: closed", "put off: 429", 0, true
 	live.LeaseLive, due.Due, reopened.Replays = true, true, 1
-	for name, tc := range map[string]struct {
+	for _, tc := range map[string]struct {
 		row         dedup.Row
 		means, next string
 	}{
@@ -43,12 +45,9 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 			"then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
 		"unknown": {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
-		t.Run(name, func(t *testing.T) {
-			means, next := operator.Meaning(tc.row, names)
-			if !strings.Contains(means, tc.means) || !strings.Contains(next, tc.next) {
-				t.Errorf("means %q, next %q; want %q, %q in them", means, next, tc.means, tc.next)
-			}
-		})
+		means, next := operator.Meaning(tc.row, names)
+		assert.Has(t, means, tc.means, "%+v", tc.row)
+		assert.Has(t, next, tc.next, "%+v", tc.row)
 	}
 }
 
@@ -73,8 +72,28 @@ func TestLocksAreToldInWords(t *testing.T) {
 		"held by me, for another 5s":    {Hold: lock.HeldByOther, Token: "me", TTL: 5 * time.Second},
 		"held by me, without an end: ":  {Hold: lock.HeldByOther, Token: "me", TTL: -1},
 	} {
-		if got := operator.LockText(s); !strings.HasPrefix(got, want) {
-			t.Errorf("lock %+v is told as %q, want %q", s, got, want)
-		}
+		assert.Is(t, strings.HasPrefix(operator.LockText(s), want), true, "lock %q begins %q", operator.LockText(s), want)
+	}
+}
+
+func TestOfEachKindOfActItIsSaidInWordsWhatItIsOn(t *testing.T) {
+	for _, test := range []struct {
+		kind         operator.Kind
+		detail, want string
+	}{
+		{operator.KindReplay, `{"kind":"replay","filter":{"tag":"t","keys":["a"]},"limit":1}`, `key="a" tag="t", at most 1`},
+		{operator.KindOutboxRetry, `{"filter":{"keys":["a","b"],"tag":"t"}}`, "--tag t --key a --key b"},
+		{operator.KindOutboxDrop, `{"kind":"outbox_drop","filter":{},"all":true,"force":true}`, "--all --force"},
+		{operator.KindOutboxDrop, "odd", "odd"},
+		{operator.KindExpected, `{"publish":true,"force":true,"why":"a lost backup"}`, "force, publish, why a lost backup"},
+		{operator.KindExpected, `{"publish":false}`, ""},
+		{operator.KindMend, `{"adopt":true}`, "adopt"},
+		{operator.KindPrune, `{"older_than":"24h0m0s"}`, "older than 24h0m0s"},
+		{operator.KindPause, `{"seconds":3600,"until":"2026-11-27T04:00:00Z"}`, "seconds 3600, until 2026-11-27T04:00:00Z"},
+		{operator.KindReconcile, "null", ""},
+		{operator.KindReconcile, "", ""},
+	} {
+		act := operator.Act{Kind: test.kind, Detail: json.RawMessage(test.detail)}
+		assert.Is(t, act.Subject(), test.want, "%s of %s is on", test.kind, test.detail)
 	}
 }

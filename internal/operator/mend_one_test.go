@@ -2,7 +2,6 @@ package operator_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -25,6 +24,11 @@ func (w *shop) compare(bounds operator.Bounds) operator.Report {
 	return read
 }
 
+// depths are how many messages wait in the main queue, and letters in theirs.
+func (w *shop) depths() [2]int {
+	return [2]int{w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))}
+}
+
 // mendable makes a finding of each kind that a machine may mend, one for each message that was purged.
 func (w *shop) mendable(purged ...string) operator.Report {
 	w.T.Helper()
@@ -36,9 +40,7 @@ func (w *shop) mendable(purged ...string) operator.Report {
 	w.dead(false, purged...)
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
 	all := w.compare(operator.Bounds{})
-	if want := 4 + len(purged); len(all.Findings) != want {
-		w.T.Fatalf("%d findings, want %d: %+v", len(all.Findings), want, all.Findings)
-	}
+	require.Is(w.T, len(all.Findings), 4+len(purged), "of %+v findings", all.Findings)
 	return all
 }
 
@@ -69,23 +71,17 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 				t.Errorf("after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
 			}
 		}
-		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
-		if _, err := w.options(operator.Bounds{}).Mend(t.Context(), f); !errors.Is(err, operator.ErrLeft) {
-			t.Errorf("%s %s again: %v", f.Kind, f.Key, err)
-		}
-		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
-			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
-		}
+		before := w.depths()
+		_, err = w.options(operator.Bounds{}).Mend(t.Context(), f)
+		assert.Error(t, err, operator.ErrLeft, "%s %s again", f.Kind, f.Key)
+		assert.Is(t, w.depths(), before, "%s %s again: messages sent, and letters", f.Kind, f.Key)
 	}
 	assert.Is(t, w.Broker.Depth(w.Queue), 3, "messages were sent again")
 	for key, want := range map[string]dedup.Status{
 		"no row": dedup.Dead, "ended": dedup.Success, "cut off": dedup.Failed, "agrees": dedup.Dead, "purged": dedup.Failed,
 		"forgotten": dedup.Success,
 	} {
-		row, err := w.Records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
-		if err != nil || row.Status != want {
-			t.Errorf("%s is %s, %v; want %s", key, row.Status, err, want)
-		}
+		assert.Is(t, w.Row(key).Status, want, "%s", key)
 	}
 }
 
@@ -100,19 +96,13 @@ func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
 		{Kind: operator.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
 		{Kind: operator.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
 	} {
-		kept := f
-		kept.Group = group
-		if _, err := w.options(operator.Bounds{}).Mend(t.Context(), kept); !errors.Is(err,
-			operator.ErrNoRepair) {
-			t.Errorf("%s: %v", f.Kind, err)
-		}
-		if f.Kind != operator.LetterWithoutRow {
-			continue
-		}
+		f.Group = group
 		o := w.options(operator.Bounds{})
-		o.Force = true
-		if done, err := o.Mend(t.Context(), kept); err != nil || !done.Mended {
-			t.Errorf("with a person's word: %+v, %v", done, err)
+		_, err := o.Mend(t.Context(), f)
+		assert.Error(t, err, operator.ErrNoRepair, "%s", f.Kind)
+		if f.Kind == operator.LetterWithoutRow {
+			o.Force = true
+			assert.Is(t, require.Get(o.Mend(t.Context(), f))(t).Mended, true, "with a person's word: mended")
 		}
 	}
 }
@@ -182,17 +172,14 @@ func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 		if f.Kind == operator.DeadWithoutLetter { // a daemon has begun it meanwhile
 			w.Exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = 'purged'")
 		}
-		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
-		if other, err := w.options(operator.Bounds{}).Mend(t.Context(), f); !errors.Is(err, operator.ErrLeft) {
-			t.Errorf("%s %s by somebody else: %+v, %v", f.Kind, f.Key, other, err)
-		}
+		before := w.depths()
+		_, err := w.options(operator.Bounds{}).Mend(t.Context(), f)
+		assert.Error(t, err, operator.ErrLeft, "%s %s by somebody else", f.Kind, f.Key)
 		o.Again = true
 		if done, err := o.Mend(t.Context(), f); err != nil || !done.Mended || done.Failure != "" {
 			t.Errorf("%s %s again: %+v, %v", f.Kind, f.Key, done, err)
 		}
-		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
-			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
-		}
+		assert.Is(t, w.depths(), before, "%s %s again: messages sent, and letters", f.Kind, f.Key)
 	}
 }
 
@@ -202,12 +189,11 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	w := newShop(t)
 	w.dead(false, "purged")
 	found := w.compare(operator.Bounds{}).Findings[0]
-	k := dedup.Identity{Group: group, Tag: tag, Key: "purged"}
 	o := w.options(operator.Bounds{})
 	o.By, o.Again = "ann, run 1", true
 	for n := range 2 { // the second process dies there too
-		row := require.Get(w.Records.Read(t.Context(), k))(w.T)
-		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
+		row := w.Row("purged")
+		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
 			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
 		}))(t)
 	}
@@ -215,7 +201,6 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	assert.Is(t, w.Broker.Depth(w.Queue), 1, "messages are sent")
-	if row, err := w.Records.Read(t.Context(), k); err != nil || row.Status != dedup.Failed || row.Replays != 3 {
-		t.Errorf("%+v, %v", row, err)
-	}
+	row := w.Row("purged")
+	assert.Is(t, fmt.Sprint(row.Status, row.Replays), "failed 3", "the row, replayed")
 }

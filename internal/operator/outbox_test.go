@@ -40,17 +40,14 @@ func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
 // story is what is told of a message, step by step.
 func (w *world) story(key string) (e operator.Explanation, steps []string) {
 	w.T.Helper()
-	told := require.Get(w.lookup().OfKey(w.T.Context(), key, ""))(w.T)
+	lookup := operator.Lookup{DB: w.DB, Records: w.Records, Group: group, OrderOf: orderOf}
+	told := require.Get(lookup.OfKey(w.T.Context(), key, ""))(w.T)
 	require.Is(w.T, len(told.Messages), 1, "messages have the key %s", key)
 	e = operator.Explain(told.Messages[0], operator.Names{Program: "consumer", MaxAttempts: 3})
 	for _, s := range e.Story {
 		steps = append(steps, s.What)
 	}
 	return e, steps
-}
-
-func (w *world) lookup() operator.Lookup {
-	return operator.Lookup{DB: w.DB, Records: w.Records, Group: group, OrderOf: orderOf}
 }
 
 // Given a message that is put in a span, to be sent later; when a relay sends it and an engine applies it, then its
@@ -80,8 +77,7 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	w.wantApplied(1)
 	w.Eventually("its row leaves the outbox", func() (string, bool) {
-		n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox")
-		return fmt.Sprint(n), n == 0
+		return "", w.Number("SELECT COUNT(*) FROM rollbackd_outbox") == 0
 	})
 	stop()
 	w.Must(<-ended)
@@ -116,23 +112,17 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 	w.outbox()
 	w.park(time.Minute, "A", "B", "C")
 	w.daemon()
-	ask := func(r operator.OutboxRequest) operator.Act {
-		a, err := w.desk.Ask(t.Context(), anna, r.Task())
-		w.Must(err)
-		return w.ends(a.ID)
+	ask := func(r operator.OutboxRequest, outcome string) operator.Act {
+		t.Helper()
+		a := w.ends(w.ask(anna, r.Task()).ID)
+		w.wantEnded(a, operator.Done, outcome)
+		assert.Is(t, fmt.Sprint(a.Why, " by ", a.Actor, a.Sweeping), r.Why+" by annafalse", "on record, swept")
+		return a
 	}
-	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Why: "bound", Filter: outbox.Filter{
-		Keys: []string{"A"},
-	}})
-	if a.State != operator.Done || a.Result == nil || a.Result.Retried != 1 || a.Why != "bound" || a.Actor != "anna" ||
-		a.Sweeping {
-		t.Errorf("the retry is on record as %+v, %+v", a, a.Result)
-	}
-	a = ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, Why: "a test", All: true})
-	if a.State != operator.Done || a.Result == nil || a.Result.Deleted != 2 || a.Sweeping ||
-		!strings.Contains(string(a.Result.Report), `"key":"B"`) {
-		t.Errorf("the drop is on record as %+v, %+v", a, a.Result)
-	}
+	ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Why: "bound", Filter: outbox.Filter{Keys: []string{"A"}}},
+		"1 to be sent again")
+	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, Why: "a test", All: true}, "2 deleted")
+	assert.Has(t, string(a.Result.Report), `"key":"B"`, "what was dropped")
 	for _, bad := range []operator.OutboxRequest{
 		{Kind: operator.KindOutboxRetry}, {Kind: operator.KindReplay, All: true},
 		{Kind: operator.KindOutboxRetry, Filter: outbox.Filter{State: "odd"}},
@@ -150,19 +140,15 @@ func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
 	w.Must(desk.PruneOutbox(t.Context()))
 	w.outbox()
 	w.Must(desk.PruneOutbox(t.Context()))
-	if acts, _, err := desk.Acts(t.Context(), operator.ActFilter{}); err != nil || len(acts) != 0 {
-		t.Errorf("nothing was to be deleted, and the record says %v, %v", acts, err)
-	}
+	assert.Is(t, len(w.acts(operator.ActFilter{})), 0, "nothing was to be deleted: acts")
 	w.park(2*time.Hour, "old")
 	w.park(time.Minute, "young")
 	w.Must(desk.PruneOutbox(t.Context()))
-	acts := require.First(desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindOutboxDrop}))(w.T)
+	acts := w.acts(operator.ActFilter{Kind: operator.KindOutboxDrop})
 	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
 		t.Errorf("the record says %+v", acts)
 	}
-	if n := w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key = 'young'"); n != 1 {
-		t.Error("the young one is gone")
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key = 'young'"), 1, "young ones")
 }
 
 // Given a SELECT of what should have come, of which one message was lost and one is of unknown age; when a person asks
@@ -179,9 +165,8 @@ func TestADaemonPutsWhatNobodyHasSeenIntoTheOutbox(t *testing.T) {
 			"id AS after FROM orders WHERE id > ? ORDER BY id LIMIT ?", Params: []string{"after", "limit"}}
 	})
 	for round, want := range []string{"not_seen 2, put 1", "not_seen 2, outbox 1"} {
-		a := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: operator.KindExpected, Alone: "all",
-			Detail: operator.ExpectedRequest{Publish: true}}))(w.T)
-		a = w.ends(a.ID)
+		a := w.ends(w.ask(anna, operator.TaskRequest{Kind: operator.KindExpected, Alone: "all",
+			Detail: operator.ExpectedRequest{Publish: true}}).ID)
 		var e operator.Expected
 		w.Must(json.Unmarshal(a.Result.Report, &e))
 		var all []string

@@ -34,12 +34,10 @@ func TestWhatAProcessDoesItselfIsAnActToo(t *testing.T) {
 		assert.Is(t, a.Why, "[31mthe shelf is back", "why")
 		return operator.Result{Replayed: 5}, nil
 	})
-	acts, _, listErr := w.desk.Acts(t.Context(), operator.ActFilter{State: operator.Done})
-	if err = errors.Join(err, listErr); err != nil || len(acts) != 1 {
-		t.Fatalf("acts %+v, %v", acts, err)
-	}
-	if a := acts[0]; a.Result.Replayed != 5 || a.Progress.Done != 5 || a.Ended.IsZero() || a.Sweeping {
-		t.Errorf("in the end %+v", a)
+	acts := w.acts(operator.ActFilter{State: operator.Done})
+	if err != nil || len(acts) != 1 || acts[0].Result.Replayed != 5 || acts[0].Progress.Done != 5 ||
+		acts[0].Ended.IsZero() || acts[0].Sweeping {
+		t.Fatalf("in the end %+v, %v", acts, err)
 	}
 }
 
@@ -51,9 +49,7 @@ func TestWhatAProcessDoesItselfCanBeStoppedAndFail(t *testing.T) {
 	var id string
 	err := w.desk.Do(t.Context(), anna, prune, func(ctx context.Context, task operator.Task) (operator.Result, error) {
 		id = task.Act.ID
-		if _, err := w.desk.Stop(t.Context(), bert, id); err != nil {
-			t.Error(err)
-		}
+		require.Get(w.desk.Stop(t.Context(), bert, id))(t)
 		<-ctx.Done()
 		return operator.Result{Deleted: 3}, ctx.Err()
 	})
@@ -86,9 +82,8 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	killOwn := w.child("own")
 	var own string
 	w.Eventually("a process begins", func() (string, bool) {
-		acts, _, err := w.desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindPrune})
-		if err == nil && len(acts) == 1 {
-			own = acts[0].ID
+		for _, a := range w.acts(operator.ActFilter{Kind: operator.KindPrune}) {
+			own = a.ID
 		}
 		return "", own != ""
 	})
@@ -110,9 +105,8 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	if a.State != operator.Failed || !strings.Contains(a.Error, "its process was killed") || a.Ended.IsZero() {
 		t.Errorf("afterwards %+v", a)
 	}
-	failed, _, err := w.desk.Acts(t.Context(), operator.ActFilter{State: operator.Failed})
-	if err != nil || len(failed) != 1 || failed[0].ID != own {
-		t.Errorf("failed acts %+v, %v", failed, err)
+	if failed := w.acts(operator.ActFilter{State: operator.Failed}); len(failed) != 1 || failed[0].ID != own {
+		t.Errorf("failed acts %+v", failed)
 	}
 }
 

@@ -2,17 +2,23 @@ package operator_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 const day = 24 * time.Hour
@@ -29,38 +35,28 @@ func TestNothingIsFoundWhereAllAgree(t *testing.T) {
 	w.reservation("by a service", 1, 2, "", time.Hour)     // which names nobody
 	r := w.run(nil)
 	w.wantFound(r)
-	if r.Letters != 2300 || r.Rows != 2300 || r.Reservations != 1402 || len(r.Unclear) != 0 {
-		t.Errorf("%d letters, %d rows, %d reservations, %q; want 2300, 2300, 1402, nothing unclear", r.Letters, r.Rows,
-			r.Reservations, r.Unclear)
-	}
+	assert.Is(t, [4]int{r.Letters, r.Rows, r.Reservations, len(r.Unclear)}, [4]int{2300, 2300, 1402, 0},
+		"letters, rows, reservations, unclear %q", r.Unclear)
 }
 
 func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 	w := newShop(t)
-	// the delay is 1s; half a minute is for a busy machine
-	for name, ago := range map[string]time.Duration{
-		"just due": time.Hour - 30*time.Second, "long due": time.Hour + 2*time.Second,
+	for name, row := range map[string]struct {
+		status dedup.Status
+		ago    time.Duration
+	}{
+		"just due":        {dedup.Failed, time.Hour - 31*time.Second}, // half a minute is for a busy machine
+		"long due":        {dedup.Failed, time.Hour + time.Second},
+		"lease over":      {dedup.Processing, time.Hour},
+		"lease long over": {dedup.Processing, time.Hour + letters.Lease + 2*time.Second},
 	} {
-		w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-			"consumer_timestamp, created_at) VALUES (?, ?, ?, 2, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
-			group, tag, name, int(ago.Seconds())-1)
-	}
-	// the lease is 1m
-	for name, ago := range map[string]time.Duration{
-		"lease over": time.Hour, "lease long over": time.Hour + 62*time.Second,
-	} {
-		w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-			"consumer_timestamp, created_at) VALUES (?, ?, ?, 0, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
-			group, tag, name, int(ago.Seconds()))
-	}
-	w.wantFound(w.run(nil), "overdue lease long over", "overdue long due")
-	if r := w.run(func(o *operator.Reconciliation) { o.Overdue = time.Minute }); len(r.Findings) != 4 {
-		t.Errorf("after a minute: %q, want all four", found(r))
+		w.Insert(letters.Identity(name), row.status, row.ago)
 	}
 	r := w.run(nil)
-	if r.Findings[0].Hindrance == "" {
-		t.Errorf("%+v does not say that its body is not kept", r.Findings[0])
-	}
+	w.wantFound(r, "overdue lease long over", "overdue long due")
+	assert.Is(t, r.Findings[0].Hindrance != "", true, "it says that its body is not kept")
+	r = w.run(func(o *operator.Reconciliation) { o.Overdue = time.Minute })
+	assert.Is(t, len(r.Findings), 4, "after a minute: %q", found(r))
 }
 
 func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
@@ -70,6 +66,7 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 	w.reservation("B", 1, 2, "never", time.Minute)
 	// given a replay and a daemon that act while the first look is behind and the second is to come
 	moved := false
+	applied := sync.OnceFunc(func() { w.success(group, "not yet", 0) })
 	r := w.run(func(o *operator.Reconciliation) {
 		o.Progress = func(what string, seen int) {
 			if what == "reservations" && !moved {
@@ -78,10 +75,7 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 					"UTC_TIMESTAMP(6) WHERE msg_key = 'moving'")
 			}
 			if what == "rows" && moved {
-				w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-					"consumer_timestamp, created_at)"+
-					" SELECT ?, ?, 'not yet', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM (SELECT 1 AS one) AS once WHERE NOT "+
-					"EXISTS (SELECT 1 FROM consumer_log AS l WHERE l.msg_key = 'not yet')", group, tag)
+				applied()
 			}
 		}
 	})
@@ -107,8 +101,7 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	w.dead(true, "died")
 	w.reservation("4 of a dead one", 1, 2, "died", time.Hour)
 	w.reservation("5 refused", 0, 4, "gone too", time.Hour)
-	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) " +
-		"VALUES ('6 of a service', 1, 1, 2, 'our.own', 'x', UTC_TIMESTAMP(6))")
+	w.Reservation("6 of a service", 1, 2, dedup.Identity{Tag: "our.own", Key: "x"}, 0)
 	// an order whose message is applied, in part, and has the rest reserved; one reserved anew after it; one not released
 	// at all
 	w.success(group, "7 in part", time.Hour)
@@ -130,9 +123,8 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	// an adoption ends the two whose rows are gone, not the one that died
 	r = w.run(func(o *operator.Reconciliation) { o.Except, o.Adopt = []string{"our.own"}, true })
 	assert.Is(t, r.Open(), 2, "%+v", r.Findings)
-	w.wantFound(w.run(func(o *operator.Reconciliation) {
-		o.Except = []string{"our.own"}
-	}), "released_without_success died", "success_not_released 9 not at all")
+	r = w.run(func(o *operator.Reconciliation) { o.Except = []string{"our.own"} })
+	w.wantFound(r, "released_without_success died", "success_not_released 9 not at all")
 	assert.Is(t, w.Row("gone").Status, dedup.Success, "row")
 }
 
@@ -144,8 +136,7 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	}
 	// given one whose reservation is held, and then changed, by somebody else just when it is to be adopted
 	w.reservation("B", 1, 2, "gone too", time.Hour)
-	tx, err := w.Pool.BeginTx(t.Context(), nil)
-	w.Must(err)
+	tx := require.Get(w.Pool.BeginTx(t.Context(), nil))(t)
 	require.Get(tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
 		"rollback_key = NULL WHERE order_sn = 'B'"))(w.T)
 	done := make(chan operator.Report)
@@ -153,27 +144,19 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 		o := w.options(operator.Bounds{})
 		o.Retention, o.Adopt = 0, true
 		r, err := o.Run(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
+		assert.OK(t, err)
 		done <- r
 	}()
-	w.waitForLockWait()
+	poll.Until(w.T, "somebody waits for the lock", func() bool {
+		return w.Number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE '%FOR UPDATE%' AND "+
+			"id <> CONNECTION_ID()") > 0
+	})
 	w.Must(tx.Commit())
 	r := <-done
 	if r.Open() != 1 || r.Findings[0].Failure == "" {
 		t.Errorf("%+v; want it left, and why", r.Findings)
 	}
 	assert.Is(t, w.Row("gone too").Status, dedup.Absent, "row")
-}
-
-// waitForLockWait waits until a statement waits for a lock.
-func (w *shop) waitForLockWait() {
-	w.T.Helper()
-	poll.Until(w.T, "somebody waits for the lock", func() bool {
-		return w.Number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE '%FOR UPDATE%' AND "+
-			"id <> CONNECTION_ID()") > 0
-	})
 }
 
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
@@ -205,4 +188,126 @@ func TestARunThatIsStoppedSaysSo(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || w.Broker.Depth(w.Queue) != 0 {
 		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.Broker.Depth(w.Queue))
 	}
+}
+
+const retention = letters.Retention
+
+// shop is a fresh schema and a fresh set of queues, with no daemon.
+type shop struct {
+	*letters.World
+
+	letters *deadletter.Letters
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	t.Parallel()
+	w := &shop{World: letters.New(t)}
+	w.letters = require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T)
+	return w
+}
+
+func (w *shop) options(bounds operator.Bounds) operator.Reconciliation {
+	return operator.Reconciliation{
+		Lookup:  operator.Lookup{Records: w.Records, Group: group, DB: w.DB, OrderOf: orderOf},
+		Letters: w.letters, Retention: retention, Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds,
+	}
+}
+
+// run reconciles with short pauses.
+func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
+	w.T.Helper()
+	o := w.options(operator.Bounds{})
+	if change != nil {
+		change(&o)
+	}
+	return require.Get(o.Run(w.T.Context()))(w.T)
+}
+
+// dead makes dead messages a minute ago, with their letters or without.
+func (w *shop) dead(withLetters bool, names ...string) {
+	w.T.Helper()
+	if withLetters {
+		w.Dead(dedup.ReasonExhausted, "no", names...)
+	} else {
+		w.Rows(dedup.ReasonExhausted, "no", names...)
+	}
+	w.MoveBack(time.Minute)
+}
+
+// success makes a row of an applied message, so long ago.
+func (w *shop) success(inGroup, name string, ago time.Duration) {
+	w.T.Helper()
+	w.Insert(dedup.Identity{Group: inGroup, Tag: tag, Key: name}, dedup.Success, ago)
+}
+
+// reservation makes one that was last changed so long ago; by is the key of the message that it names, "" for none.
+func (w *shop) reservation(order string, sku, status int, by string, ago time.Duration) {
+	w.T.Helper()
+	w.Reservation(order, sku, status, letters.Identity(by), ago)
+}
+
+func found(r operator.Report) (all []string) {
+	for _, f := range r.Findings {
+		name := f.Key
+		if name == "" {
+			name = f.Order
+		}
+		all = append(all, fmt.Sprintf("%s %s", f.Kind, name))
+	}
+	return all
+}
+
+func (w *shop) wantFound(r operator.Report, want ...string) {
+	w.T.Helper()
+	assert.Equal(w.T, found(r), want, "found")
+}
+
+// What a message did not name is not missed: one whose items another message had released already is success without an
+// effect, and what its order has reserved besides is nobody's mistake (A). A message without items that refuses also
+// marks its order as a whole, which is no part that it released: what is reserved beside the mark, and was before the
+// message took effect, was put back by a hand (B). The success row of a message that released and marked an order is
+// gone: that is one finding, about what it released (C, and D of which nothing had been reserved), and adopting it
+// mends it.
+func TestTheMarkOfAWholeOrderHidesNothingAndIsNoFindingOfItsOwn(t *testing.T) {
+	w := newShop(t)
+	w.reservation("A", 1, 2, "m-1", time.Hour) // released by m-1, partly cancelled
+	w.success(group, "m-1", time.Hour)
+	w.success(group, "A", 30*time.Minute) // items: sku 1 only, which was released
+	w.reservation("A", 2, 1, "", 2*time.Hour)
+	w.reservation("B", 0, 4, "B", time.Hour)
+	w.reservation("B", 1, 1, "", 2*time.Hour)
+	w.success(group, "B", time.Hour)
+	w.reservation("C", 0, 4, "m-2", time.Hour)
+	w.reservation("C", 1, 2, "m-2", time.Hour)
+	w.reservation("D", 0, 4, "m-3", time.Hour)
+	r := w.run(nil)
+	w.wantFound(r, "released_without_success m-2", "released_without_success m-3", "success_not_released B")
+	assert.Is(t, r.Findings[0].Was+" and "+r.Findings[1].Was, "released and refused", "the orders are said to be")
+	w.run(func(o *operator.Reconciliation) { o.Adopt = true })
+	w.wantFound(w.run(nil), "success_not_released B")
+}
+
+// A body that was refused as conflict has become the body of its key: somebody mended the row. Its own letter, when
+// that was purged, is missed by nobody. While another body has the key, it is.
+func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
+	w := newShop(t)
+	for name, has := range map[string]string{"mended": "{}", "taken": "another"} {
+		d := letters.Message(name, "{}")
+		own := w.Identify(d)
+		w.success(group, name, time.Minute)
+		hash := sha256.Sum256([]byte(has))
+		w.Exec("UPDATE consumer_log SET body_hash = ? WHERE msg_key = ?", hash[:], name)
+		filed, cause := wire.Conflict(own, d.Body)
+		w.Must(w.Records.DeadRows(t.Context(), []dedup.Death{{
+			Entry: letters.Entry(filed, d), Reason: "conflict", Cause: cause.Error(),
+		}})...)
+	}
+	w.MoveBack(time.Minute)
+	r := w.run(nil)
+	if len(r.Findings) != 1 || r.Findings[0].Kind != "dead_without_letter" {
+		t.Fatalf("found %q, want the one conflict whose key another body has", found(r))
+	}
+	row := w.RowOf(dedup.Identity{Group: group, Tag: r.Findings[0].Tag, Key: r.Findings[0].Key})
+	assert.Is(t, row.MessageID, "taken", "it is the message")
 }

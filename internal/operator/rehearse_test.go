@@ -17,11 +17,20 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // rehearsing is an option of a daemon that has a handler.
 func rehearsing(try operator.Rehearse) func(*operator.Options) {
 	return func(o *operator.Options) { o.Rehearse = try }
+}
+
+// untouched is one whose handler no letter may reach.
+func untouched(t *testing.T) func(*operator.Options) {
+	return rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
+		t.Error("a letter has reached the handler")
+		return deadletter.Rehearsed{}, nil
+	})
 }
 
 func (w *world) rehearse(f deadletter.Filter, force bool) operator.Act {
@@ -34,15 +43,10 @@ func (w *world) rehearse(f deadletter.Filter, force bool) operator.Act {
 // have ended a process does not reach the handler, and nothing has changed but the one.
 func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	w := newWorld(t)
-	var keys []string
-	for i := range 250 {
-		keys = append(keys, fmt.Sprintf("k-%03d", i))
-	}
-	w.dead("shelf is locked", keys...)
+	w.dead("shelf is locked", names("k", 250)...)
 	w.Dead(dedup.ReasonCrashed, "lease expired", "crashed")
-	w.dead("shelf is locked", "parked")
+	w.dead("shelf is locked", "parked", "moves")
 	w.Exec("UPDATE consumer_log SET replays = 5 WHERE msg_key = 'parked'")
-	w.dead("shelf is locked", "moves")
 	var mu sync.Mutex
 	seen := map[string]int{}
 	w.daemon()
@@ -56,10 +60,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 			_, err := w.desk.Start(t.Context(), bert, operator.Request{Kind: operator.KindDiscard, Why: "a test",
 				Filter: deadletter.Filter{Keys: []string{key}}, CutOff: w.preview(operator.KindDiscard, all).At})
 			w.Must(err)
-			w.Eventually("it is discarded", func() (string, bool) {
-				n := w.status(dedup.Discarded)
-				return fmt.Sprint(n), n == 1
-			})
+			w.Eventually("it is discarded", func() (string, bool) { return "", w.status(dedup.Discarded) == 1 })
 			return deadletter.Rehearsed{Prospect: deadletter.WouldApply}, nil
 		case strings.HasSuffix(key, "7"):
 			return deadletter.Rehearsed{Prospect: deadletter.WouldFail, Err: fmt.Errorf("order %q is gone\nstack", key)}, nil
@@ -76,7 +77,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 		t.Fatalf("it is %s: %s", a.State, a.Error)
 	}
 	want := &operator.Rehearsal{Letters: 252, Moved: 1, Parked: 1, Groups: []operator.RehearsalGroup{
-		{Outcome: deadletter.WouldFail, Count: 25, Error: `order "k-247" is gone`},
+		{Outcome: deadletter.WouldFail, Count: 25, Error: `order "k-00247" is gone`},
 		{Outcome: deadletter.NotRehearsed, Count: 1,
 			Error: "a process has died with it, perhaps of it, and this one shall not: replay it alone"},
 		{Outcome: deadletter.WouldWait, Count: 25, Error: "too early"},
@@ -97,9 +98,8 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 		t.Errorf("%d letters came to the handler, %d of them the crashed one", len(seen), seen["crashed"])
 	}
 	assert.Is(t, w.status(dedup.Dead), 252, "dead letters")
-	if events := w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE '%" + a.ID + "%'"); events != 0 {
-		t.Errorf("%d steps of messages name the rehearsal", events)
-	}
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE '%"+a.ID+"%'"), 0,
+		"steps of messages name the rehearsal")
 }
 
 // Given what forbids a rehearsal, when one is asked for, then it fails and says why, and no letter reaches the handler.
@@ -110,7 +110,7 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 	}{
 		"a table that is not rolled back": {func(w *world, _ string) {
 			w.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM")
-		}, "audit is MyISAM"},
+		}, "audit is myisam"},
 		"two daemons ended in it": {func(w *world, act string) {
 			w.Exec("UPDATE consumer_log_act SET term = 2 WHERE id = ?", act)
 		}, "perhaps a letter ends the process"},
@@ -119,19 +119,13 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 			w := newWorld(t)
 			w.dead("shelf is locked", "k")
 			a := w.rehearse(all, false)
-			if _, err := w.desk.Rehearse(t.Context(), bert, "", operator.RehearsalRequest{Filter: all}); !errors.Is(err,
-				operator.ErrSameSet) {
-				t.Errorf("the same a second time: %v", err)
-			}
+			_, err := w.desk.Rehearse(t.Context(), bert, "", operator.RehearsalRequest{Filter: all})
+			assert.Error(t, err, operator.ErrSameSet, "the same a second time")
 			tc.given(w, a.ID)
-			w.daemon(rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
-				t.Error("a letter has reached the handler")
-				return deadletter.Rehearsed{}, nil
-			}))
-			if a = w.ends(a.ID); a.State != operator.Failed || !strings.Contains(strings.ToLower(a.Error),
-				strings.ToLower(tc.says)) {
-				t.Errorf("it is %s: %s; want %q", a.State, a.Error, tc.says)
-			}
+			w.daemon(untouched(t))
+			a = w.ends(a.ID)
+			assert.Is(t, a.State, operator.Failed, "%s", a.Error)
+			assert.Has(t, strings.ToLower(a.Error), tc.says, "it")
 		})
 	}
 }
@@ -139,14 +133,8 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 // Given a pool for a handler that may take a minute, then the server lets its transactions be silent for longer.
 func TestARehearsalMayTakeAsLongAsItsHandler(t *testing.T) {
 	w := newWorld(t)
-	db := require.First(dedup.Open(t.Context(), w.DSN, operator.RehearsalPool(time.Minute)))(t)
-	pool := require.Get(db.DB())(t)
-	t.Cleanup(func() { _ = pool.Close() })
-	var silence int
-	require.OK(t, pool.QueryRowContext(t.Context(), "SELECT @@wait_timeout").Scan(&silence))
-	if silence <= 60 {
-		t.Errorf("the server ends a transaction that is silent for %d s", silence)
-	}
+	_, pool := w.Open(w.DSN, operator.RehearsalPool(time.Minute))
+	assert.AtLeast(t, stack.Number(t, pool, "SELECT @@wait_timeout"), 61, "s in which a transaction may be silent")
 }
 
 // Given an edit of a letter with which a process has died, when it is shown what it would do, then no handler runs it.
@@ -154,14 +142,8 @@ func TestAnEditOfWhatEndedAProcessIsNotRehearsed(t *testing.T) {
 	w := newWorld(t)
 	w.outbox()
 	w.Dead(dedup.ReasonCrashed, "lease expired", "k")
-	desk := w.newDesk(rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
-		t.Error("the letter has reached the handler")
-		return deadletter.Rehearsed{}, nil
-	}))
-	if p, err := desk.PreviewEdit(t.Context(), edit("k")); err != nil ||
-		!strings.Contains(p.NoRehearsal, "process has died") {
-		t.Errorf("%+v, %v", p, err)
-	}
+	p := require.Get(w.newDesk(untouched(t)).PreviewEdit(t.Context(), edit("k")))(t)
+	assert.Has(t, p.NoRehearsal, "process has died", "it is not rehearsed:")
 }
 
 // Given a key of which nothing is known, when it is rehearsed, then it is not said that somebody has replayed it.

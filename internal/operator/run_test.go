@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -32,9 +33,7 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	w.daemon()
 	// then the run takes all that were there at the preview, and no others
 	a = w.swept(a.ID)
-	if r := a.Result; a.State != operator.Done || r.Replayed != 450 || r.Applied+r.Unsettled != 450 || r.LeftCount != 0 {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
+	w.wantReplayed(a, 450)
 	w.wantApplied(450)
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"), 50,
 		"rows are as they were")
@@ -86,10 +85,9 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	w.daemon()
 	// then it goes on when the lease is over, and every letter has its effect once
 	a = w.swept(a.ID)
-	if r := a.Result; a.State != operator.Done || r.Replayed != n || r.LeftCount != 0 || r.Applied+r.Unsettled != n ||
-		a.Terms < 3 || a.Progress.Done != n {
-		t.Errorf("%s after %d terms: %+v, %+v, %s", a.State, a.Terms, a.Result, a.Progress, a.Error)
-	}
+	w.wantReplayed(a, n)
+	assert.AtLeast(t, a.Terms, 3, "terms")
+	assert.Is(t, a.Progress.Done, n, "done")
 	w.wantApplied(n)
 	w.wantLetters(0)
 }
@@ -100,18 +98,13 @@ func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 5)...)
 	a := w.start(operator.Request{Filter: all})
-	rows := require.Get(w.Records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-00003"}}))(w.T)
-	for _, row := range rows {
-		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
-			By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
-		}))(t)
-	}
+	row := w.Row("a-00003")
+	require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
+		By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
+	}))(t)
 	w.consumes(nil)
 	w.daemon()
-	a = w.swept(a.ID)
-	if a.State != operator.Done || a.Result.Replayed != 5 || a.Result.Applied+a.Result.Unsettled != 5 {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
+	w.wantReplayed(w.swept(a.ID), 5)
 	w.wantLetters(0)
 }
 
@@ -122,14 +115,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	a := w.start(operator.Request{Filter: all, Rate: 10})
 	// given a daemon that drains in the middle
 	stop := w.daemon()
-	some := func(n int) {
-		t.Helper()
-		w.Eventually("some are replayed", func() (string, bool) {
-			have := w.act(a.ID).Progress.Done
-			return fmt.Sprint(have), have >= n
-		})
-	}
-	some(5)
+	w.replayedSoFar(a.ID, 5)
 	stop()
 	// then another goes on at once, without waiting for the lease
 	began := time.Now()
@@ -139,7 +125,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 		return fmt.Sprintf("%+v", have), have.Terms == 2
 	})
 	assert.AtMost(t, time.Since(began), 13*time.Second, "the next one took it up after") // a lease is 15 s
-	some(15)
+	w.replayedSoFar(a.ID, 15)
 	// when somebody stops it
 	began = time.Now()
 	require.Get(w.newDesk().Stop(t.Context(), bert, a.ID))(w.T)
@@ -167,10 +153,7 @@ func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
 	d := w.newDesk()
 	d.LookEvery(time.Millisecond)
 	w.works(d)
-	w.Eventually("some are replayed", func() (string, bool) {
-		have := w.act(a.ID).Progress.Done
-		return fmt.Sprint(have), have > 4
-	})
+	w.replayedSoFar(a.ID, 5)
 	require.Get(w.desk.Stop(t.Context(), bert, a.ID))(w.T)
 	a = w.swept(a.ID)
 	if a.State != operator.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
@@ -196,8 +179,8 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 30)...)
 	w.dead("no", "order-a", "order-b", "order-c")
-	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES "+
-		"('order', 1, 1, 2, ?, 'order-a'), ('order', 2, 1, 2, ?, 'order-b')", tag, tag)
+	w.Reservation("order", 1, 2, letters.Identity("order-a"), 0)
+	w.Reservation("order", 2, 2, letters.Identity("order-b"), 0)
 	w.Exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-00001', 'a-00002')", most)
 	w.daemon()
 	// given an order, whose letters are discarded
@@ -205,20 +188,15 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 		Kind: operator.KindDiscard, Filter: deadletter.Filter{Order: "order"}, Why: "it never was",
 	})
 	d = w.swept(d.ID)
-	if d.State != operator.Done || d.Result.Discarded != 2 || w.status(dedup.Discarded) != 2 || d.Result.Swept != 2 {
-		t.Errorf("%s: %+v, %s", d.State, d.Result, d.Error)
-	}
+	w.wantEnded(d, operator.Done, "2 discarded")
+	assert.Is(t, [2]int{d.Result.Swept, w.status(dedup.Discarded)}, [2]int{2, 2}, "swept, and rows")
 	w.wantLetters(31)
 	// when all are replayed, then parked ones stay and are counted by reason
 	p := w.preview(operator.KindReplay, all)
 	if p.Matched != 31 || p.Parked != 2 || p.Totals[deadletter.VerdictParked] != 2 {
 		t.Errorf("%+v", p)
 	}
-	r := w.start(operator.Request{Filter: all})
-	w.Eventually("the run ends", func() (string, bool) {
-		r = w.act(r.ID)
-		return fmt.Sprintf("%+v", r.Progress), r.State != operator.Running
-	})
+	r := w.ends(w.start(operator.Request{Filter: all}).ID)
 	if r.Result.Replayed != 29 || r.Result.LeftBy[deadletter.WhyParked] != 2 || len(r.Result.Left) != 2 {
 		t.Errorf("%+v", r.Result)
 	}
@@ -245,10 +223,7 @@ func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
 	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
 	w.consumes(nil)
 	w.daemon()
-	a := w.swept(w.start(operator.Request{Filter: all}).ID)
-	if a.State != operator.Done || a.Result.Replayed != 10 || a.Result.LeftCount != 0 {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
+	w.wantReplayed(w.swept(w.start(operator.Request{Filter: all}).ID), 10)
 	w.wantApplied(10)
 	w.wantLetters(0)
 }
@@ -270,9 +245,7 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 	first := begin("a-00000") // found by the first look, after which the daemon waits for the hour to pass
 	w.works(d)
 	w.ends(first)
-	if a := w.ends(begin("a-00001")); a.State != operator.Done || a.Result.Discarded != 1 {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
+	w.wantEnded(w.ends(begin("a-00001")), operator.Done, "1 discarded")
 }
 
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in

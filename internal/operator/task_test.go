@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,9 +30,9 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 	ask := operator.TaskRequest{
 		ID: "0190aaaa-0000-7000-8000-000000000001", Kind: "count", Why: "to know", Detail: []int{4, 2},
 	}
-	a, err := w.desk.Ask(t.Context(), anna, ask)
-	if err != nil || a.State != operator.Running || a.ID != ask.ID {
-		t.Fatalf("%+v, %v", a, err)
+	a := w.ask(anna, ask)
+	if a.State != operator.Running || a.ID != ask.ID {
+		t.Fatalf("%+v", a)
 	}
 	var times atomic.Int32
 	goOn := make(chan struct{})
@@ -52,20 +50,17 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 	})
 	close(goOn)
 	a = w.ends(a.ID)
-	if a.State != operator.Done || string(a.Result.Report) != `{"by":"anna, run `+a.ID+`","sum":6}` || a.Why != "to know" {
-		t.Errorf("%s: %s %s", a.State, a.Result.Report, a.Error)
+	w.wantEnded(a, operator.Done, "")
+	assert.Is(t, a.Why+": "+string(a.Result.Report), `to know: {"by":"anna, run `+a.ID+`","sum":6}`, "on record")
+	if list := w.acts(operator.ActFilter{Kind: "count"}); len(list) != 1 || list[0].State != operator.Done ||
+		list[0].Result.Report != nil {
+		t.Errorf("the list of acts: %+v; want it without the report", list)
 	}
-	if list, _, err := w.desk.Acts(t.Context(), operator.ActFilter{Kind: "count"}); err != nil || len(list) != 1 ||
-		list[0].State != operator.Done || list[0].Result.Report != nil {
-		t.Errorf("the list of acts: %+v, %v; want it without the report", list, err)
+	if again := w.ask(anna, ask); again.ID != a.ID || again.State != operator.Done {
+		t.Errorf("asked again: %+v", again)
 	}
-	if again, err := w.desk.Ask(t.Context(), anna, ask); err != nil || again.ID != a.ID || again.State != operator.Done {
-		t.Errorf("asked again: %+v, %v", again, err)
-	}
-	next := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}}))(w.T)
-	if w.ends(next.ID); times.Load() != 2 {
-		t.Errorf("two tasks were done %d times", times.Load())
-	}
+	w.ends(w.ask(anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}}).ID)
+	assert.Is(t, times.Load(), 2, "two tasks were done times")
 }
 
 // Given a task that may be done by one at a time, when its daemon drains, then another begins it anew at once; while it
@@ -92,10 +87,7 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
 		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
 	}
-	next, err := w.desk.Ask(t.Context(), anna, ask)
-	if err != nil || next.ID == id {
-		t.Errorf("after its end: %+v, %v", next, err)
-	}
+	assert.Is(t, w.ask(anna, ask).ID != id, true, "after its end another one begins")
 }
 
 // Given tasks whose functions panic and fail, then their acts have failed and say why, and their daemon goes on with
@@ -120,10 +112,9 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 		{"panic", operator.Failed, "index out of range"}, {"fail", operator.Failed, "the letter is not there"},
 		{"end", operator.Done, ""},
 	} {
-		a := require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "odd", Detail: c.detail}))(w.T)
-		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
-			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
-		}
+		a := w.ends(w.ask(anna, operator.TaskRequest{Kind: "odd", Detail: c.detail}).ID)
+		assert.Is(t, a.State, c.state, "%s", a.Error)
+		assert.Has(t, a.Error, c.err, "error")
 	}
 	_, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "No Kind"})
 	assert.Error(t, err, operator.ErrRequest, "a kind that is none")
@@ -134,28 +125,23 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 	w := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	there := w.place
-	there.dsn = proxy.Through(w.dsn)
+	w.dsn = proxy.Through(w.dsn)
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	d, pool, err := there.newDesk(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)),
-		func(o *operator.Options) { o.Drain = time.Second })
-	w.Must(err)
+	d := w.newDesk(func(o *operator.Options) { o.Drain = time.Second })
 	d.Does("wait", func(context.Context, operator.Task) (any, error) {
 		close(begun)
 		<-goOn
 		return "ended", nil
 	})
-	t.Cleanup(func() { _ = pool.Close() })
-	require.Get(w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"}))(w.T)
+	w.ask(anna, operator.TaskRequest{Kind: "wait"})
 	stop := w.works(d)
 	<-begun
 	proxy.Hold(true)
 	close(goOn)
 	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 12*time.Second { // 19 s without a bound; a loaded machine needs some time too
-		t.Errorf("the drain took %v", took)
-	}
+	// 19 s without a bound; a loaded machine needs some time too
+	assert.AtMost(t, time.Since(began), 12*time.Second, "the drain took")
 	proxy.Hold(false)
 }
 
@@ -172,20 +158,14 @@ func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
 		}
 		return nil, ctx.Err()
 	})
-	ask := func(who operator.Actor) operator.Act {
-		t.Helper()
-		return require.Get(w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"}))(w.T)
-	}
 	var slow []operator.Act
 	for _, who := range []operator.Actor{anna, bert, anna} {
-		if a := ask(who); a.WaitsFor != nil {
-			t.Errorf("there is a place, and it is said to wait for %+v", a.WaitsFor)
-		} else {
-			slow = append(slow, a)
-		}
+		a := w.ask(who, operator.TaskRequest{Kind: "slow"})
+		require.Is(t, len(a.WaitsFor), 0, "there is a place, and it is said to wait for %+v", a.WaitsFor)
+		slow = append(slow, a)
 		<-begun
 	}
-	late := ask(bert)
+	late := w.ask(bert, operator.TaskRequest{Kind: "slow"})
 	require.Is(t, len(late.WaitsFor), len(slow), "it waits for %+v", late.WaitsFor)
 	for i, h := range late.WaitsFor {
 		if h.ID != slow[i].ID || h.Kind != "slow" || h.Actor != slow[i].Actor || !h.Since.Equal(slow[i].Created) ||

@@ -23,6 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 const (
@@ -92,6 +93,43 @@ func (w *world) newDesk(change ...func(*operator.Options)) *operator.Operator {
 	w.Must(err)
 	w.T.Cleanup(func() { _ = pool.Close() })
 	return d
+}
+
+// ask has somebody ask the fleet for a task.
+func (w *world) ask(who operator.Actor, r operator.TaskRequest) operator.Act {
+	w.T.Helper()
+	return require.Get(w.desk.Ask(w.T.Context(), who, r))(w.T)
+}
+
+// acts are the acts on record that a filter matches.
+func (w *world) acts(f operator.ActFilter) []operator.Act {
+	w.T.Helper()
+	return require.First(w.desk.Acts(w.T.Context(), f))(w.T)
+}
+
+// wantReplayed wants a run to be done with so many letters, each of them published, and none left.
+func (w *world) wantReplayed(a operator.Act, n int) {
+	w.T.Helper()
+	if r := a.Result; a.State != operator.Done || r.Replayed != n || r.Applied+r.Unsettled != n || r.LeftCount != 0 {
+		w.T.Errorf("%s, want %d replayed: %+v, %s", a.State, n, r, a.Error)
+	}
+}
+
+// wantEnded wants an act to have ended so, with this outcome.
+func (w *world) wantEnded(a operator.Act, state operator.State, outcome string) {
+	w.T.Helper()
+	if a.State != state || a.Outcome() != outcome {
+		w.T.Errorf("%s: %s %s, want %s: %s", a.State, a.Outcome(), a.Error, state, outcome)
+	}
+}
+
+// replayedSoFar waits until so many rows of a run are replayed.
+func (w *world) replayedSoFar(id string, n int) {
+	w.T.Helper()
+	w.Eventually("some are replayed", func() (string, bool) {
+		have := w.act(id).Progress.Done
+		return fmt.Sprint(have), have >= n
+	})
 }
 
 // daemon works on runs until stop, or the end of the test.
@@ -254,4 +292,12 @@ func (w *world) child(more ...string) (kill func()) {
 		assert.OK(w.T, cmd.Process.Signal(syscall.SIGKILL), "it had ended by itself:")
 		_ = cmd.Wait()
 	}
+}
+
+// TestMain runs the tests, or, in a process that a test has started with childEnv set, a daemon that works on runs.
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(childEnv); settings != "" {
+		os.Exit(runChild(settings))
+	}
+	stack.Main(m)
 }

@@ -199,12 +199,20 @@ func (w *World) Rows(reason dedup.Reason, cause string, keys ...string) {
 	w.MoveBack(time.Second)
 }
 
-// Success makes the row of a message that was applied so long ago.
-func (w *World) Success(id dedup.Identity, ago time.Duration) {
+// Insert makes a row that has been in this status for so long, after one attempt.
+func (w *World) Insert(id dedup.Identity, status dedup.Status, ago time.Duration) {
 	w.T.Helper()
 	w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
-		"created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
-		id.Group, id.Tag, id.Key, int(ago.Seconds()))
+		"created_at) VALUES (?, ?, ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
+		id.Group, id.Tag, id.Key, int(status), int(ago.Seconds()))
+}
+
+// Reservation makes one that was last changed so long ago by the message of this identity, by nobody if it has no key.
+func (w *World) Reservation(order string, sku, status int, by dedup.Identity, ago time.Duration) {
+	w.T.Helper()
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) "+
+		"VALUES (?, ?, 1, ?, IF(? = '', NULL, ?), NULLIF(?, ''), UTC_TIMESTAMP(6) - INTERVAL ? SECOND)",
+		order, sku, status, by.Key, by.Tag, by.Key, int(ago.Seconds()))
 }
 
 // MoveBack makes all rows so much older.
