@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -120,5 +125,57 @@ func TestURLErrorsExplainWithoutQuoting(t *testing.T) {
 	}
 	if _, err := rabbit.Dial(t.Context(), rabbit.Config{}); err == nil {
 		t.Error("Dial without a URL")
+	}
+}
+
+// Given a broker behind TLS, when a message with unreadable headers comes, then it arrives with a mark as it does
+// without TLS; and a certificate that nobody vouches for ends the dial.
+func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authority string) {
+	b := server.Broker(t)
+	u := require.Get(url.Parse(b.URL))(t)
+	u.Scheme, u.Host = "amqps", server.TLSAddr()
+	if _, err := rabbit.Dial(t.Context(), config(u.String())); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
+		t.Errorf("Dial without the certificate's authority = %v", err)
+	}
+	u.RawQuery = url.Values{"cacertfile": {authority}, "heartbeat": {"5"}}.Encode()
+	c := dial(t, u.String())
+	q := b.Name("main")
+	b.DeclareQueue(q, quorum(nil))
+	m := stack.RawMessage{Key: q, MessageID: "id", Headers: stack.UnreadableHeaders("m")[0].Entries, Body: []byte("b")}
+	require.OK(t, dialRaw(t, b.URL).Publish(m))
+	publishN(t, publisher(t, config(u.String())), q, 1)
+	got := collect(t, consume(t, c, q, 10), 2)
+	if _, ok := rabbit.ReadUnreadable(got[0].Headers); !ok || got[0].MessageID != "id" || got[1].MessageID != "0" {
+		t.Errorf("over TLS came %+v", got)
+	}
+}
+
+// A session that ends on a write must count like one that ends on a read: else the delivery that cuts connections is
+// found one connection later, and its neighbours are charged for that one.
+func TestTheEndOfAConnectionIsToldWhoeverMeetsIt(t *testing.T) {
+	reset := &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.ECONNRESET)}
+	for name, tc := range map[string]struct {
+		err    error
+		broken bool
+	}{
+		"the reader saw it":            {amqp.ErrClosed, true},
+		"a write met it":               {reset, true},
+		"a write after the socket's":   {&net.OpError{Op: "write", Net: "tcp", Err: net.ErrClosed}, true},
+		"the end of the stream":        {io.ErrUnexpectedEOF, true},
+		"the broker could not read us": {&amqp.Error{Code: amqp.FrameError, Server: true}, true},
+		"the operator closed it":       {&amqp.Error{Code: amqp.ConnectionForced, Server: true}, false},
+		"the queue is not there":       {&amqp.Error{Code: amqp.NotFound, Server: true}, false},
+		"something of ours":            {errors.New("a table that AMQP cannot hold"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := rabbit.TranslateOpen(tc.err)
+			assert.Is(t, rabbit.IsBroken(err), tc.broken, "IsBroken(%v)", err)
+			if tc.broken && !errors.Is(err, rabbit.ErrClosed) {
+				if _, ok := errors.AsType[*rabbit.BrokerError](err); !ok {
+					t.Errorf("%v is neither ErrClosed nor the broker's reason", err)
+				}
+			}
+		})
 	}
 }

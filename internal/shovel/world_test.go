@@ -221,3 +221,5 @@ func (r *running) stop() (shovel.Result, error) {
 	r.cancel()
 	return r.wait()
 }
+
+func TestMain(m *testing.M) { stack.Main(m) }

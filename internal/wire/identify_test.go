@@ -15,6 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -391,3 +392,5 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { stack.Main(m) }

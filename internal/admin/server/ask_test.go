@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -164,3 +165,5 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 		t.Error("the redirect was followed")
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

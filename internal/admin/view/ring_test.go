@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -289,3 +290,5 @@ func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
 	stop()
 	<-over
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
