@@ -21,10 +21,19 @@ import (
 
 const defaultKeyFrom = "header:x-message-key,property:message_id,body:sha256"
 
-func sources(t testing.TB, list string) []wire.KeySource {
+func sources(t require.Test, list string) []wire.KeySource {
 	t.Helper()
 	return require.Get(wire.ParseKeySources(list))(t)
 }
+
+// by sets the header that a key comes from first, unless another source is named.
+func by(v any) func(*rabbit.Delivery) { return header("x-message-key", v) }
+
+func body(text string) func(*rabbit.Delivery) {
+	return func(d *rabbit.Delivery) { d.Body = []byte(text) }
+}
+
+func typed(name string) func(*rabbit.Delivery) { return func(d *rabbit.Delivery) { d.Type = name } }
 
 func message(change func(*rabbit.Delivery)) rabbit.Delivery {
 	d := rabbit.Delivery{
@@ -47,42 +56,37 @@ func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
 	all := func(d *rabbit.Delivery) {
 		d.Headers, d.MessageID, d.CorrelationID = rabbit.Table{"x-message-key": "h"}, "m", "c"
 	}
-	for _, tt := range []struct {
+	type test struct {
 		name, from string
 		change     func(*rabbit.Delivery)
 		key        string // "" means unidentified
-	}{
+	}
+	tests := []test{
 		{"header first", defaultKeyFrom, all, "h"},
 		{"then message_id", defaultKeyFrom, func(d *rabbit.Delivery) { d.MessageID = "m" }, "m"},
 		{"then the body", defaultKeyFrom, nil, hash},
 		{"order of the list", "property:correlation_id,header:x-message-key", all, "c"},
 		{"json text", "json:/order_sn,body:sha256", nil, "1"},
 		{"json absent", "json:/nothing,body:sha256", nil, hash},
-		{"header bytes", defaultKeyFrom, header("x-message-key", []byte("b")), "b"},
-		{"header int", defaultKeyFrom, header("x-message-key", int32(-5)), "-5"},
-		{"header byte", defaultKeyFrom, header("x-message-key", uint8(200)), "200"},
-		{"header int64", defaultKeyFrom, header("x-message-key", int64(math.MinInt64)), "-9223372036854775808"},
-		{"255 bytes", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 255)), strings.Repeat("k", 255)},
-		{"inner spaces and emoji", defaultKeyFrom, header("x-message-key", " ü 🎁 "), " ü 🎁 "},
+		{"header bytes", defaultKeyFrom, by([]byte("b")), "b"},
+		{"header int", defaultKeyFrom, by(int32(-5)), "-5"},
+		{"header byte", defaultKeyFrom, by(uint8(200)), "200"},
+		{"header int64", defaultKeyFrom, by(int64(math.MinInt64)), "-9223372036854775808"},
+		{"255 bytes", defaultKeyFrom, by(strings.Repeat("k", 255)), strings.Repeat("k", 255)},
+		{"inner spaces and emoji", defaultKeyFrom, by(" ü 🎁 "), " ü 🎁 "},
 
-		{"header empty", defaultKeyFrom, header("x-message-key", ""), ""},
-		{"header void", defaultKeyFrom, header("x-message-key", nil), ""},
-		{"header float", defaultKeyFrom, header("x-message-key", 5.0), ""},
-		{"header bool", defaultKeyFrom, header("x-message-key", true), ""},
-		{"header table", defaultKeyFrom, header("x-message-key", rabbit.Table{"k": "v"}), ""},
-		{"header time", defaultKeyFrom, header("x-message-key", time.Unix(1, 0)), ""},
-		{"header list", defaultKeyFrom, header("x-message-key", []any{"k"}), ""},
-		{"256 bytes", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 256)), ""},
-		{"huge", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 100_000)), ""},
-		{"control character", defaultKeyFrom, header("x-message-key", "a\nb"), ""},
-		{"C1 control character", defaultKeyFrom, header("x-message-key", "a\u0085b"), ""},
-		{"DEL", defaultKeyFrom, header("x-message-key", "a\x7f"), ""},
-		{"invalid UTF-8", defaultKeyFrom, header("x-message-key", "a\xff"), ""},
 		{"control character in message_id", defaultKeyFrom, func(d *rabbit.Delivery) { d.MessageID = "\x00" }, ""},
 		{"no source at all", "header:x-message-key,property:message_id", nil, ""},
-		{"body is no JSON", "json:/order_sn,body:sha256", func(d *rabbit.Delivery) { d.Body = []byte("{") }, ""},
-		{"json null", "json:/order_sn,body:sha256", func(d *rabbit.Delivery) { d.Body = []byte(`{"order_sn":null}`) }, ""},
+		{"body is no JSON", "json:/order_sn,body:sha256", body("{"), ""},
+		{"json null", "json:/order_sn,body:sha256", body(`{"order_sn":null}`), ""},
+	}
+	for _, unusable := range []any{
+		"", nil, 5.0, true, rabbit.Table{"k": "v"}, time.Unix(1, 0), []any{"k"}, strings.Repeat("k", 256),
+		strings.Repeat("k", 100_000), "a\nb", "a\u0085b", "a\x7f", "a\xff",
 	} {
+		tests = append(tests, test{fmt.Sprintf("header %.20q", fmt.Sprint(unusable)), defaultKeyFrom, by(unusable), ""})
+	}
+	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := message(tt.change)
 			id, err := wire.Identify("g", sources(t, tt.from), "main", d)
@@ -118,7 +122,7 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 		change func(*rabbit.Delivery)
 		tag    string // "" means unidentified
 	}{
-		{"type", func(d *rabbit.Delivery) { d.Type = "t" }, "t"},
+		{"type", typed("t"), "t"},
 		{"routing key", nil, "stock.rollback"},
 		{"our header", header(wire.HeaderRoutingKey, "first"), "first"},
 		{"our header as bytes", header(wire.HeaderRoutingKey, []byte("first")), "first"},
@@ -134,13 +138,13 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 		{"x-death of odd types", header("x-death", []any{nil, 5, rabbit.Table{"queue": "main"},
 			rabbit.Table{"queue": 1, "routing-keys": 2}, rabbit.Table{"queue": "main", "routing-keys": []any{5}}}),
 			"stock.rollback"},
-		{"100 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 100) }, strings.Repeat("t", 100)},
-		{"101 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 101) }, ""},
-		{"reserved", func(d *rabbit.Delivery) { d.Type = "rollbackd.conflict" }, ""},
+		{"100 bytes", typed(strings.Repeat("t", 100)), strings.Repeat("t", 100)},
+		{"101 bytes", typed(strings.Repeat("t", 101)), ""},
+		{"reserved", typed("rollbackd.conflict"), ""},
 		{"reserved routing key", func(d *rabbit.Delivery) { d.RoutingKey = "rollbackd.unidentified" }, ""},
 		{"empty", func(d *rabbit.Delivery) { d.RoutingKey = "" }, ""},
-		{"control character", func(d *rabbit.Delivery) { d.Type = "a\tb" }, ""},
-		{"invalid UTF-8", func(d *rabbit.Delivery) { d.Type = "\xc3" }, ""},
+		{"control character", typed("a\tb"), ""},
+		{"invalid UTF-8", typed("\xc3"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			id, err := wire.Identify("g", sources(t, "body:sha256"), "main", message(tt.change))
@@ -158,26 +162,20 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 	t.Parallel()
 	from := sources(t, "header:k")
 	seen := map[dedup.Identity]string{}
-	for name, change := range map[string]func(*rabbit.Delivery){
-		"plain":        header("k", "a\n"),
-		"other key":    header("k", "a\r"),
-		"other body":   func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"k": "a\n"}, []byte("x") },
-		"other tag":    func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "a\n"}, "t" },
-		"shifted":      func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "\n"}, "stock.rollbacka" },
-		"float 1":      header("k", 1.0),
-		"float 2":      header("k", 2.0),
-		"true":         header("k", true),
-		"false":        header("k", false),
-		"list":         header("k", []any{"a", "b"}),
-		"other list":   header("k", []any{"ab"}),
-		"table":        header("k", rabbit.Table{"a": "b", "c": int8(1)}),
-		"other table":  header("k", rabbit.Table{"a": "b", "c": int8(2)}),
-		"long":         header("k", strings.Repeat("x", 5000)),
-		"other long":   header("k", strings.Repeat("x", 4999)+"y"),
-		"long table":   header("k", rabbit.Table{"x": strings.Repeat("x", 5000)}),
-		"other long t": header("k", rabbit.Table{"x": strings.Repeat("x", 5001)}),
-		"no key":       nil,
+	changes := map[string]func(*rabbit.Delivery){
+		"other body": func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"k": "a\n"}, []byte("x") },
+		"other tag":  func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "a\n"}, "t" },
+		"shifted":    func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "\n"}, "stock.rollbacka" },
+		"no key":     nil,
+	}
+	for i, key := range []any{
+		"a\n", "a\r", 1.0, 2.0, true, false, []any{"a", "b"}, []any{"ab"}, rabbit.Table{"a": "b", "c": int8(1)},
+		rabbit.Table{"a": "b", "c": int8(2)}, strings.Repeat("x", 5000), strings.Repeat("x", 4999) + "y",
+		rabbit.Table{"x": strings.Repeat("x", 5000)}, rabbit.Table{"x": strings.Repeat("x", 5001)},
 	} {
+		changes[fmt.Sprintf("%d: %.20q", i, fmt.Sprint(key))] = header("k", key)
+	}
+	for name, change := range changes {
 		id, err := wire.Identify("g", from, "main", message(change))
 		if err == nil {
 			t.Errorf("%s: identified as %v", name, id.Identity)
@@ -203,12 +201,12 @@ func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 		}
 		return filed
 	}
-	one := file(header("x-message-key", "k"))
-	if one != file(header("x-message-key", []byte("k"))) {
+	one := file(by("k"))
+	if one != file(by([]byte("k"))) {
 		t.Error("the same message is filed under two keys")
 	}
 	for _, other := range []wire.Identified{
-		file(header("x-message-key", "K")),
+		file(by("K")),
 		file(func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"x-message-key": "k"}, []byte("other") }),
 		file(func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"x-message-key": "k"}, "t" }),
 	} {
@@ -279,7 +277,7 @@ func TestJSONPointerFindsOnlyWhatIsUnambiguous(t *testing.T) {
 		{"/a", `{"a":"x"}{}`, "end of the body"}, {"/a", `{"a":"x"},`, "end of the body"}, {"/a", "", "the body is empty"},
 		{"/a", `{"a":01}`, "cannot be read"}, {"/a", `{"b":"\udc00","a":"x"}`, "surrogate"},
 	} {
-		d := message(func(d *rabbit.Delivery) { d.Body = []byte(tt.body) })
+		d := message(body(tt.body))
 		id, err := wire.Identify("g", sources(t, "json:"+tt.pointer), "main", d)
 		got := "=" + id.Identity.Key
 		switch {
@@ -299,7 +297,7 @@ func TestJSONPointerFindsOnlyWhatIsUnambiguous(t *testing.T) {
 
 func TestIdentifyAllocatesNothingOnTheUsualWay(t *testing.T) {
 	from := sources(t, defaultKeyFrom)
-	d := message(header("x-message-key", "order-1"))
+	d := message(by("order-1"))
 	d.Headers["x-published-at-ms"] = int64(1_700_000_000_000)
 	assert.AtMost(t, testing.AllocsPerRun(100, func() { _, _ = wire.Identify("g", from, "main", d) }), 0,
 		"Identify allocates times")
@@ -312,7 +310,7 @@ func BenchmarkIdentify(b *testing.B) {
 		from   string
 		change func(*rabbit.Delivery)
 	}{
-		"header": {defaultKeyFrom, header("x-message-key", "20261121-0001")},
+		"header": {defaultKeyFrom, by("20261121-0001")},
 		"body":   {"body:sha256", nil},
 		"json":   {"json:/order_sn", nil},
 	} {

@@ -3,7 +3,6 @@ package wire_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -46,11 +45,9 @@ func newRoad(t *testing.T) *road {
 	}
 	r.b.Track(r.topo.Queues()...)
 	r.b.TrackExchanges(r.topo.Exchange)
-	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
-	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
+	c := r.dial(t)
 	r.conn, r.four = c, !strings.HasPrefix(c.ServerVersion(), "3.")
-	t.Cleanup(func() { _ = c.Close() })
-	r.pub = rabbit.NewPublisher(cfg)
+	r.pub = rabbit.NewPublisher(r.config())
 	t.Cleanup(func() { _ = r.pub.Close(context.WithoutCancel(t.Context())) })
 	require.Get(rabbit.Declare(t.Context(), c, r.topo))(t)
 	// The same queue with a lower limit, so that the broker dead-letters what comes back once.
@@ -66,23 +63,28 @@ func newRoad(t *testing.T) *road {
 	return r
 }
 
-// take receives the next message of a queue, which must come.
-func (r *road) take(t interface{ Fatalf(string, ...any) }, queue string) rabbit.Delivery {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	d, err := r.subs[queue].Collect(ctx, 1, 0, nil)
-	if err != nil {
-		t.Fatalf("take from %s: %v", queue, err)
-	}
-	return d[0]
+func (r *road) config() rabbit.Config {
+	return rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
 }
 
-func (r *road) send(t interface{ Fatalf(string, ...any) }, p rabbit.Publishing) {
+func (r *road) dial(t *testing.T) *rabbit.Conn {
+	t.Helper()
+	c := require.Get(rabbit.Dial(t.Context(), r.config()))(t)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// take receives the next message of a queue, which must come.
+func (r *road) take(t require.Test, queue string) rabbit.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := r.pub.Publish(ctx, []rabbit.Publishing{p})[0]; err != nil {
-		t.Fatalf("publish: %v", err)
-	}
+	return require.Get(r.subs[queue].Collect(ctx, 1, 0, nil))(t)[0]
+}
+
+func (r *road) send(t require.Test, p rabbit.Publishing) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.OK(t, r.pub.Publish(ctx, []rabbit.Publishing{p})...)
 }
 
 // hop moves a message on in one of the ways that exist.
@@ -106,13 +108,8 @@ func (r *road) hop(t *rapid.T, from string, d rabbit.Delivery, o wire.CopyOption
 		r.kept = r.kept || r.four && from == backstop
 	case "delivery limit":
 		// A channel that ends counts as a delivery everywhere; from RabbitMQ 4.3 on a requeue does not.
-		err := r.subs[from].Close()
-		if err == nil {
-			r.subs[from], err = r.conn.Consume(context.Background(), from, from, 10)
-		}
-		if err != nil {
-			t.Fatalf("end the channel, and consume anew: %v", err)
-		}
+		require.OK(t, r.subs[from].Close())
+		r.subs[from] = require.Get(r.conn.Consume(context.Background(), from, from, 10))(t)
 		return backstop, r.take(t, backstop)
 	}
 	if way == "shovel" && from == main && d.Exchange != "" {
@@ -120,41 +117,41 @@ func (r *road) hop(t *rapid.T, from string, d rabbit.Delivery, o wire.CopyOption
 		m = wire.Copy(d, main, o)
 	}
 	r.send(t, rabbit.Publishing{Key: to, Message: m})
-	if err := r.subs[from].Ack(d.Tag, false); err != nil {
-		t.Fatalf("ack: %v", err)
-	}
+	require.OK(t, r.subs[from].Ack(d.Tag, false))
 	return arrives, r.take(t, arrives)
 }
 
 func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t)
-	conn := r.b
 	rapid.Check(t, func(t *rapid.T) {
 		r.kept = false
 		key := routingKey().Draw(t, "routing key")
-		m := producersMessage().Draw(t, "message")
-		conn.Publish(r.topo.Exchange, key, m)
-		queue := r.topo.Queue
-		d := r.take(t, queue)
-		want := identities(t, r.topo.Queue, d)
-		published, known := wire.PublishedAt(d.Message)
-		for range rapid.IntRange(1, 5).Draw(t, "hops") {
-			o := options().Draw(t, "options")
-			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
-			queue, d = r.hop(t, queue, d, o)
-			for i, got := range identities(t, r.topo.Queue, d) {
-				if got.id.Identity != want[i].id.Identity || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
-					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Identity, want[i].why,
-						got.id.Identity, got.why)
-				}
-			}
-			if at, ok := wire.PublishedAt(d.Message); known && (!ok || !at.Equal(published)) {
-				t.Fatalf("published at %v became %v, %v", published, at, ok)
-			}
-		}
-		require.OK(t, r.subs[queue].Ack(d.Tag, false))
+		r.b.Publish(r.topo.Exchange, key, producersMessage().Draw(t, "message"))
+		d := r.take(t, r.topo.Queue)
+		r.walk(t, d, identities(t, r.topo.Queue, d), rapid.IntRange(1, 5).Draw(t, "hops"))
 	})
+}
+
+// walk lets a message of the main queue, and its copies, take so many hops, where it keeps its identity, and acks it.
+func (r *road) walk(t *rapid.T, d rabbit.Delivery, want []named, hops int) {
+	queue := r.topo.Queue
+	published, known := wire.PublishedAt(d.Message)
+	for n := hops; ; n-- {
+		for i, got := range identities(t, r.topo.Queue, d) {
+			require.Is(t, got, want[i], "by %s it became", everyKeyFrom[i])
+		}
+		if at, ok := wire.PublishedAt(d.Message); known && (!ok || !at.Equal(published)) {
+			t.Fatalf("published at %v became %v, %v", published, at, ok)
+		}
+		if n == 0 {
+			break
+		}
+		o := options().Draw(t, "options")
+		o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
+		queue, d = r.hop(t, queue, d, o)
+	}
+	require.OK(t, r.subs[queue].Ack(d.Tag, false))
 }
 
 type named struct {
@@ -162,22 +159,12 @@ type named struct {
 	why string
 }
 
-func identities(t interface{ Fatalf(string, ...any) }, queue string, d rabbit.Delivery) []named {
+func identities(t require.Test, queue string, d rabbit.Delivery) []named {
 	var all []named
 	for _, list := range everyKeyFrom {
-		from, err := wire.ParseKeySources(list)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		id, err := wire.Identify("g", from, queue, d)
-		if e := id.Identity.Validate(); e != nil {
-			t.Fatalf("%s: the log would refuse the key: %v", list, e)
-		}
-		why := ""
-		if err != nil {
-			why = err.Error()
-		}
-		all = append(all, named{id, why})
+		id, err := wire.Identify("g", sources(t, list), queue, d)
+		require.OK(t, id.Identity.Validate()) // else the log would refuse the key
+		all = append(all, named{id, fmt.Sprint(err)})
 	}
 	return all
 }
@@ -281,17 +268,11 @@ func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
 	})
 	r.b.DeclareQueue(old, rabbit.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": retry})
 	r.b.Bind(old, "#", exchange)
-	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
-	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
-	t.Cleanup(func() { _ = c.Close() })
+	c := r.dial(t)
 	// meet takes the next message of the old queue over a consumer of its own, so that the shop's can be first.
 	meet := func(t *rapid.T) (*rabbit.Subscription, rabbit.Delivery) {
-		sub, err := c.Consume(context.Background(), old, old, 1)
-		if err != nil {
-			t.Fatalf("consume: %v", err)
-		}
-		r.subs[old] = sub
-		return sub, r.take(t, old)
+		r.subs[old] = require.Get(c.Consume(context.Background(), old, old, 1))(t)
+		return r.subs[old], r.take(t, old)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		r.kept = false
@@ -300,38 +281,13 @@ func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
 		sub, d := meet(t)
 		want := identities(t, old, d)
 		if rapid.Bool().Draw(t, "the shop retries it") {
-			if err := errors.Join(sub.Requeue(d.Tag, false), sub.Close()); err != nil {
-				t.Fatalf("give back: %v", err)
-			}
+			require.OK(t, sub.Requeue(d.Tag, false), sub.Close())
 			r.b.Reject(old)
 			sub, d = meet(t)
 		}
-		m, err := wire.Carry(d, old)
-		if err != nil {
-			t.Fatalf("carry: %v", err)
-		}
-		r.send(t, rabbit.Publishing{Key: r.topo.Queue, Message: m})
-		if err := errors.Join(sub.Ack(d.Tag, false), sub.Close()); err != nil {
-			t.Fatalf("ack: %v", err)
-		}
-		queue, d := r.topo.Queue, r.take(t, r.topo.Queue)
-		for n := rapid.IntRange(0, 2).Draw(t, "hops"); ; n-- {
-			for i, got := range identities(t, r.topo.Queue, d) {
-				if got.id.Identity != want[i].id.Identity || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
-					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Identity, want[i].why,
-						got.id.Identity, got.why)
-				}
-			}
-			if n == 0 {
-				break
-			}
-			o := options().Draw(t, "options")
-			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
-			queue, d = r.hop(t, queue, d, o)
-		}
-		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
-			t.Fatalf("ack: %v", err)
-		}
+		r.send(t, rabbit.Publishing{Key: r.topo.Queue, Message: require.Get(wire.Carry(d, old))(t)})
+		require.OK(t, sub.Ack(d.Tag, false), sub.Close())
+		r.walk(t, r.take(t, r.topo.Queue), want, rapid.IntRange(0, 2).Draw(t, "hops"))
 	})
 }
 
@@ -346,36 +302,30 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 		return h
 	}
 	with := func(h rabbit.Table, name string, v any) rabbit.Table { h[name] = v; return h }
-	for _, tt := range []struct {
-		name    string
-		headers rabbit.Table
-	}{
-		{"one huge header", rabbit.Table{"x-message-key": "k", "huge": strings.Repeat("x", 130_500)}},
-		{"the key itself is huge", rabbit.Table{"x-message-key": strings.Repeat("k", 130_500)}},
-		{"the key is a huge table", rabbit.Table{"x-message-key": many(10, strings.Repeat("k", 13_000))}},
-		{"several large ones", with(many(12, []byte(strings.Repeat("x", 10_800))), "x-message-key", int64(5))},
-		{"thousands of small ones", with(many(8_000, nil), "x-message-key", strings.Repeat("k", 200))},
-		{"thousands of middling ones", with(many(1_300, strings.Repeat("x", 85)), "x-message-key", strings.Repeat("k", 200))},
+	for name, headers := range map[string]rabbit.Table{
+		"one huge header":            {"x-message-key": "k", "huge": strings.Repeat("x", 130_500)},
+		"the key itself is huge":     {"x-message-key": strings.Repeat("k", 130_500)},
+		"the key is a huge table":    {"x-message-key": many(10, strings.Repeat("k", 13_000))},
+		"several large ones":         with(many(12, []byte(strings.Repeat("x", 10_800))), "x-message-key", int64(5)),
+		"thousands of small ones":    with(many(8_000, nil), "x-message-key", strings.Repeat("k", 200)),
+		"thousands of middling ones": with(many(1_300, strings.Repeat("x", 85)), "x-message-key", strings.Repeat("k", 200)),
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{
-				Body: []byte("b"), Headers: tt.headers, MessageId: "id",
+				Body: []byte("b"), Headers: headers, MessageId: "id",
 			})
 			d := r.take(t, r.topo.Queue)
 			want := identities(t, r.topo.Queue, d)
 			from := sources(t, defaultKeyFrom)
 			for range 3 {
 				id, _ := wire.Identify("g", from, r.topo.Queue, d)
-				tag := d.Tag
 				r.send(t, rabbit.Publishing{Key: rabbit.RetryQueue(r.topo.Queue, time.Millisecond),
 					Message: wire.Copy(d, r.topo.Queue, wire.CopyOptions{
 						Identity: id, Attempt: 1, Error: strings.Repeat("e", 5000), Reason: dedup.ReasonUnidentified,
 					})})
-				require.OK(t, r.subs[r.topo.Queue].Ack(tag, false))
+				require.OK(t, r.subs[r.topo.Queue].Ack(d.Tag, false))
 				d = r.take(t, r.topo.Queue)
-				if got := identities(t, r.topo.Queue, d)[0]; got.id.Identity != want[0].id.Identity {
-					t.Fatalf("identity %v (%s) became %v (%s)", want[0].id.Identity, want[0].why, got.id.Identity, got.why)
-				}
+				require.Is(t, identities(t, r.topo.Queue, d)[0].id.Identity, want[0].id.Identity, "it became")
 			}
 			if info := wire.ReadCopy(d.Headers); info.Attempt != 1 || len(info.Error) != wire.MaxErrorBytes ||
 				info.RoutingKey != "stock.rollback" {
@@ -407,8 +357,7 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 			Body: []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
 		}
 		require.OK(t, raw.Publish(m))
-		queue := r.topo.Queue
-		d := r.take(t, queue)
+		d := r.take(t, r.topo.Queue)
 		if _, ok := rabbit.ReadUnreadable(d.Headers); !ok {
 			t.Fatalf("%s: not marked", odd.Name)
 		}
@@ -427,16 +376,6 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 				owner[id.id.Identity.Key] = what
 			}
 		}
-		for range rapid.IntRange(1, 4).Draw(t, "hops") {
-			o := options().Draw(t, "options")
-			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
-			queue, d = r.hop(t, queue, d, o)
-			for i, got := range identities(t, r.topo.Queue, d) {
-				if got.id.Identity != want[i].id.Identity || got.why != want[i].why {
-					t.Fatalf("%s: identity %v became %v", everyKeyFrom[i], want[i], got)
-				}
-			}
-		}
-		require.OK(t, r.subs[queue].Ack(d.Tag, false))
+		r.walk(t, d, want, rapid.IntRange(1, 4).Draw(t, "hops"))
 	})
 }
