@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -11,28 +12,12 @@ import (
 
 // BenchmarkCollect measures taking and acking in batches of 500, without the time that publishing takes.
 func BenchmarkCollect(b *testing.B) {
-	broker := stack.AMQP(b)
-	q := broker.Name("bench")
-	broker.DeclareQueue(q, rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100)})
-	cfg := config(broker.URL)
-	p := rabbit.NewPublisher(cfg)
-	defer p.Close(b.Context()) //nolint:errcheck // nothing is left to lose
-	batch := make([]rabbit.Publishing, 1000)
-	for i := range batch {
-		batch[i] = rabbit.Publishing{
-			Key: q, Message: rabbit.Message{
-				MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"},
-			},
-		}
-	}
+	broker, q, p := benched(b)
+	batch := toBench(q, 1000)
 	for sent := 0; sent < b.N; sent += len(batch) {
-		for _, err := range p.Publish(b.Context(), batch) {
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
+		require.OK(b, p.Publish(b.Context(), batch)...)
 	}
-	c := require.Get(rabbit.Dial(b.Context(), cfg))(b)
+	c := require.Get(rabbit.Dial(b.Context(), config(broker.URL)))(b)
 	defer c.Close() //nolint:errcheck // nothing is left to lose
 	s := require.Get(c.Consume(b.Context(), q, "bench", 2000))(b)
 	b.ReportAllocs()
@@ -44,21 +29,31 @@ func BenchmarkCollect(b *testing.B) {
 	}
 }
 
+// benched is a broker with a queue, and who publishes to it.
+func benched(b *testing.B) (broker *stack.Broker, q string, p *rabbit.Publisher) {
+	broker = stack.AMQP(b)
+	q = broker.Name("bench")
+	broker.DeclareQueue(q, rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100)})
+	p = rabbit.NewPublisher(config(broker.URL))
+	b.Cleanup(func() { _ = p.Close(context.WithoutCancel(b.Context())) }) // nothing is left to lose
+	return broker, q, p
+}
+
+// toBench is a batch of usual messages.
+func toBench(q string, n int) []rabbit.Publishing {
+	batch := make([]rabbit.Publishing, n)
+	for i := range batch {
+		batch[i] = rabbit.Publishing{Key: q, Message: rabbit.Message{
+			MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"},
+		}}
+	}
+	return batch
+}
+
 // BenchmarkPublish measures confirmed publishing of copies in batches of 500 by four lanes.
 func BenchmarkPublish(b *testing.B) {
-	broker := stack.AMQP(b)
-	q := broker.Name("bench")
-	broker.DeclareQueue(q, rabbit.Table{"x-queue-type": "quorum"})
-	p := rabbit.NewPublisher(config(broker.URL))
-	defer p.Close(b.Context()) //nolint:errcheck // nothing is left to lose
-	batch := make([]rabbit.Publishing, 500)
-	for i := range batch {
-		batch[i] = rabbit.Publishing{
-			Key: q, Message: rabbit.Message{
-				MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"},
-			},
-		}
-	}
+	_, q, p := benched(b)
+	batch := toBench(q, 500)
 	b.ReportAllocs()
 	b.ResetTimer()
 	b.SetParallelism(2)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"runtime"
 	"slices"
@@ -32,9 +33,7 @@ func publishSizes(t *testing.T, p *rabbit.Publisher, queue, prefix string, sizes
 	t.Helper()
 	batch := make([]rabbit.Publishing, 0, len(sizes))
 	flush := func() {
-		for _, err := range p.Publish(within(t), batch) {
-			require.OK(t, err)
-		}
+		require.OK(t, p.Publish(within(t), batch)...)
 		batch = batch[:0]
 	}
 	for i, size := range sizes {
@@ -49,13 +48,7 @@ func publishSizes(t *testing.T, p *rabbit.Publisher, queue, prefix string, sizes
 	flush()
 }
 
-func times(n, size int) []int {
-	sizes := make([]int, n)
-	for i := range sizes {
-		sizes[i] = size
-	}
-	return sizes
-}
+func times(n, size int) []int { return slices.Repeat([]int{size}, n) }
 
 // fillTime is how long a collection waits for a window to fill: it grows only while all of it is in hand.
 const fillTime = 50 * time.Millisecond
@@ -74,10 +67,7 @@ func (m taken) work(t *testing.T, s *rabbit.Subscription, n, size int) {
 	t.Helper()
 	var buf []rabbit.Delivery
 	for len(m) < n {
-		var err error
-		if buf, err = s.Collect(within(t), 2000, fillTime, buf); err != nil {
-			t.Fatalf("after %d of %d messages: %v", len(m), n, err)
-		}
+		buf = require.Get(s.Collect(within(t), 2000, fillTime, buf))(t)
 		for _, d := range buf {
 			require.Is(t, len(d.Body), size, "%s came with a body bytes", d.MessageID)
 			m[d.MessageID] = max(m[d.MessageID], timesCame(d))
@@ -96,9 +86,7 @@ func TestAWindowBeginsSmallAndStaysSoForLargeBodies(t *testing.T) {
 	s := consume(t, budgeted(t, b, share, 1), q, 2000)
 	got := taken{}
 	got.work(t, s, n, size)
-	for id, deliveries := range got {
-		assert.Is(t, deliveries, 1, "%s was delivered times", id)
-	}
+	assert.Is(t, slices.Max(slices.Collect(maps.Values(got))), 1, "most deliveries of one message")
 	assert.AtMost(t, rabbit.Window(s), share/size, "a window, which is over the budget")
 }
 
@@ -112,16 +100,8 @@ func TestAWindowGrowsWithoutASecondDelivery(t *testing.T) {
 	s := consume(t, budgeted(t, b, 16<<20, 1), q, prefetch)
 	got := taken{}
 	got.work(t, s, n, size)
-	again := 0
-	for _, deliveries := range got {
-		if deliveries > 1 {
-			again++
-		}
-	}
-	assert.AtMost(t, again, 0, "of %d messages were delivered more than once", n)
-	if w := rabbit.Window(s); w < 500 {
-		t.Errorf("a window of %d at the end, want about the prefetch of %d", w, prefetch)
-	}
+	assert.Is(t, slices.Max(slices.Collect(maps.Values(got))), 1, "most deliveries of one of %d messages", n)
+	assert.AtLeast(t, rabbit.Window(s), 500, "a window, at the end, of about the prefetch of %d", prefetch)
 }
 
 // Given small messages, then the window is as large as the prefetch within a few batches; and given large ones then,
@@ -248,10 +228,7 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 	sizes := map[int]int{}
 	var buf []rabbit.Delivery
 	for sizes[size] < 3 || sizes[100] < 20 {
-		var err error
-		if buf, err = s.Collect(within(t), 100, time.Millisecond, buf); err != nil {
-			t.Fatalf("after %v: %v", sizes, err)
-		}
+		buf = require.Get(s.Collect(within(t), 100, time.Millisecond, buf))(t)
 		huge := 0
 		for _, d := range buf {
 			sizes[len(d.Body)]++
@@ -264,9 +241,7 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 		}
 		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
 	}
-	if len(sizes) != 2 || sizes[size] != 3 || sizes[100] != 20 {
-		t.Errorf("bodies by size: %v, want three huge and twenty small ones", sizes)
-	}
+	assert.Is(t, fmt.Sprint(sizes), fmt.Sprint(map[int]int{100: 20, size: 3}), "bodies by size")
 }
 
 // crowded gives a subscription whose window small messages have made wide, and that holds large ones until there is no
@@ -369,10 +344,7 @@ func TestHeadersWeighWhatTheyTakeInMemory(t *testing.T) {
 			for len(in) < n {
 				in = append(in, collect(t, s, 1)...)
 			}
-			took := heap() - before
-			if held := rabbit.Held(s); took > held+2<<20 {
-				t.Errorf("%d deliveries take %d bytes and are taken for %d", len(in), took, held)
-			}
+			assert.AtMost(t, heap()-before, rabbit.Held(s)+2<<20, "bytes in memory")
 			runtime.KeepAlive(in)
 		})
 	}

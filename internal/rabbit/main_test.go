@@ -63,11 +63,7 @@ func collect(t *testing.T, s *rabbit.Subscription, n int) []rabbit.Delivery {
 	t.Helper()
 	var all, buf []rabbit.Delivery
 	for len(all) < n {
-		var err error
-		buf, err = s.Collect(within(t), n-len(all), 0, buf)
-		if err != nil {
-			t.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
-		}
+		buf = require.Get(s.Collect(within(t), n-len(all), 0, buf))(t)
 		all = append(all, buf...)
 	}
 	return all
@@ -77,15 +73,9 @@ func publishN(t *testing.T, p *rabbit.Publisher, queue string, n int) {
 	t.Helper()
 	var batch []rabbit.Publishing
 	for i := range n {
-		batch = append(batch, rabbit.Publishing{
-			Key: queue, Message: rabbit.Message{MessageID: fmt.Sprint(i), Body: []byte("body")},
-		})
+		batch = append(batch, to(queue, fmt.Sprint(i)))
 	}
-	for i, err := range p.Publish(t.Context(), batch) {
-		if err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
+	require.OK(t, p.Publish(t.Context(), batch)...)
 }
 
 // verdicts publishes a batch; want has the errors of those that are not to be published, by their places.

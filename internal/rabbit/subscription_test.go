@@ -84,14 +84,8 @@ func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	b, q := fresh(t)
 	publishN(t, publisher(t, config(b.URL)), q, 5)
 	s := consume(t, dial(t, b.URL), q, 10)
-	first, err := s.Collect(within(t), 3, time.Minute, nil)
-	if err != nil || len(first) != 3 {
-		t.Fatalf("limit 3: %d deliveries, %v", len(first), err)
-	}
-	second, err := s.Collect(within(t), 100, 300*time.Millisecond, nil)
-	if err != nil || len(second) != 2 {
-		t.Fatalf("linger: %d deliveries, %v", len(second), err)
-	}
+	require.Is(t, len(require.Get(s.Collect(within(t), 3, time.Minute, nil))(t)), 3, "limit 3: deliveries")
+	require.Is(t, len(require.Get(s.Collect(within(t), 100, 300*time.Millisecond, nil))(t)), 2, "linger: deliveries")
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
 	defer cancel()
@@ -109,21 +103,15 @@ func TestSilenceEndsTheLingerOfAnIdleCollect(t *testing.T) {
 	s, p := consume(t, dial(t, b.URL), q, 10), publisher(t, config(b.URL))
 	const linger = 4 * time.Second
 	for range 5 { // a delivery that is there before Collect has begun to wait is given the whole linger
-		type result struct {
-			got int
-			err error
-		}
-		done := make(chan result, 1)
+		done := make(chan int, 1)
 		go func() {
 			got, err := s.Collect(within(t), 2, linger, nil)
-			done <- result{len(got), err}
+			assert.OK(t, err)
+			done <- len(got)
 		}()
 		published := time.Now()
 		publishN(t, p, q, 1)
-		r := <-done
-		if r.err != nil || r.got != 1 {
-			t.Fatalf("%d deliveries, %v", r.got, r.err)
-		}
+		require.Is(t, <-done, 1, "deliveries")
 		if time.Since(published) < linger {
 			return
 		}
@@ -161,19 +149,13 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	publishN(t, publisher(t, config(b.URL)), q, 6)
 	s := consume(t, dial(t, b.URL), q, 10)
 	d := collect(t, s, 6)
-	mustAck := func(tag uint64, multiple bool) {
-		t.Helper()
-		require.OK(t, s.Ack(tag, multiple))
-	}
-	mustAck(d[1].Tag, false)
-	mustAck(d[3].Tag, false)
+	require.OK(t, s.Ack(d[1].Tag, false), s.Ack(d[3].Tag, false))
 	for _, tag := range []uint64{d[1].Tag, d[3].Tag, 0, d[5].Tag + 1} {
 		assert.Error(t, s.Ack(tag, false), rabbit.ErrNotOutstanding, "ack %d", tag)
 	}
-	mustAck(d[2].Tag, true) // 1, 2, 3; then 4 is settled as well
+	require.OK(t, s.Ack(d[2].Tag, true)) // 1, 2, 3; then 4 is settled as well
 	assert.Error(t, s.Requeue(d[0].Tag, false), rabbit.ErrNotOutstanding, "requeue of an acked one")
-	mustAck(d[5].Tag, true)
-	require.OK(t, s.Close())
+	require.OK(t, s.Ack(d[5].Tag, true), s.Close())
 	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
 }
 

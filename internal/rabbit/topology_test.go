@@ -76,16 +76,13 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 	topo := topology(b)
 	declare(t, c, topo)
 	p := publisher(t, config(b.URL))
-	for _, r := range []rabbit.Publishing{
+	for i, r := range []rabbit.Publishing{
 		{Exchange: topo.Exchange, Key: "stock.rollback"},
 		{Exchange: topo.Exchange, Key: "stock.other.key"},
 		{Key: rabbit.RetryQueue(topo.Queue, time.Second)},
+		{Exchange: topo.Exchange, Key: "unbound"},
 	} {
-		require.OK(t, p.Publish(t.Context(), []rabbit.Publishing{r})[0])
-	}
-	if err := p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "unbound"}})[0]; !errors.Is(err,
-		rabbit.ErrUnroutable) {
-		t.Errorf("unbound key: %v", err)
+		verdicts(t, p, []rabbit.Publishing{r}, map[int]error{0: map[int]error{3: rabbit.ErrUnroutable}[i]})
 	}
 	s := consume(t, c, topo.Queue, 10)
 	got := collect(t, s, 3)
