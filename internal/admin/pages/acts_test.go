@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -73,7 +72,7 @@ func TestTheSameRefusalIsNewsOnceInAMinute(t *testing.T) {
 // Given acts whose workers said nothing for four seconds, and for longer than a lease, three that hold all places and
 // one that waits for them, and a run of which one letter failed again, then the page of each says so and what follows.
 func TestThePageOfAnActSaysWhatBecameOfIt(t *testing.T) {
-	w := newWorld(t, "/x", server.GuardOptions{}, view.Hide{})
+	w := open(t, "/x")
 	var acts []string
 	ask := func(who string) {
 		t.Helper()

@@ -9,8 +9,6 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 
-	"github.com/rollbackd/rollbackd/internal/admin/server"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -41,13 +39,11 @@ func (w *world) everything() (sums string) {
 // browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from
 // anywhere.
 func TestALookChangesNothing(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.some()
 	of := w.compared()
 	a := require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"}))(t)
-	if _, err := w.desk.Issue(t.Context(), operator.Actor{}); err != nil { // the key is made once for all
-		t.Fatal(err)
-	}
+	require.Get(w.desk.Issue(t.Context(), operator.Actor{}))(t) // the key is made once for all
 	before := w.everything()
 	const act = "/letters/act?act=replay&all=1"
 	paths := []string{

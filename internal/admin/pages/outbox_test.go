@@ -4,14 +4,11 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -41,11 +38,8 @@ var hiddenSet = regexp.MustCompile(`name="(token|set)" value="([^"]*)"`)
 // Given an outbox with parked messages, strangers' texts in them, and bodies that are hidden; then a person who may act
 // finds them from the overview, sees what a retry would do, and asks for it, once; who may only look can do no more.
 func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
-	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
-	file := filepath.Join(t.TempDir(), "tokens")
-	require.OK(t, os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600))
-	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{Pointers: [][]string{{"note"}}})
-	assert.Is(t, w.ask(looks, "/outbox", nil).status, http.StatusNotFound, "a schema without an outbox: HTTP")
+	w := newWorld(t, "", people(t), view.Hide{Pointers: [][]string{{"note"}}})
+	assert.Is(t, w.ask(rita, "/outbox", nil).status, http.StatusNotFound, "a schema without an outbox: HTTP")
 	w.outbox()
 	for path, texts := range map[string][]string{
 		"/outbox":                        {"o-1", "late", "refused"},
@@ -57,7 +51,7 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 		"/outbox/act?act=outbox_retry":   {"<b>2</b> messages would be sent now"},
 		"/outbox/act?act=replay&key=o-1": {"want outbox_retry or outbox_drop"},
 	} {
-		page := w.ask(looks, path, nil)
+		page := w.ask(rita, path, nil)
 		for _, text := range append(texts, "!<script>alert", "!<img src=x") {
 			if without, not := strings.CutPrefix(text, "!"); strings.Contains(page.page, without) == not {
 				t.Errorf("%s: %q\n%s", path, text, page.page)
@@ -72,9 +66,9 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 		}
 		return to
 	}
-	assert.Is(t, w.ask(looks, "/outbox/act", form(looks)).status, http.StatusForbidden, "who may only look retries: HTTP")
-	sent := form(acts)
-	first, again := w.ask(acts, "/outbox/act", sent), w.ask(acts, "/outbox/act", sent)
+	assert.Is(t, w.ask(rita, "/outbox/act", form(rita)).status, http.StatusForbidden, "who may only look retries: HTTP")
+	sent := form(anna)
+	first, again := w.ask(anna, "/outbox/act", sent), w.ask(anna, "/outbox/act", sent)
 	if first.status != http.StatusSeeOther || first.location != again.location {
 		t.Fatalf("HTTP %d to %s, then %s:\n%s", first.status, first.location, again.location, first.page)
 	}
@@ -82,12 +76,12 @@ func TestAPersonFindsParkedMessagesAndRetriesThem(t *testing.T) {
 	if err != nil || a.Kind != operator.KindOutboxRetry || a.Actor != "anna" || a.Why != "it is bound again" {
 		t.Errorf("the record says %+v, %v", a, err)
 	}
-	assert.Has(t, w.ask(looks, first.location, nil).page, "--key o-1", "the page of the act")
+	assert.Has(t, w.ask(rita, first.location, nil).page, "--key o-1", "the page of the act")
 }
 
 // Given an outbox where something is parked and something is late, then the overview says so.
 func TestTheOverviewSaysWhatTheOutboxNeeds(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.outbox()
 	w.until("/", "2 messages are parked in the outbox")
 	w.says("/", http.StatusOK, "The outbox is late", ">Outbox<")
@@ -96,10 +90,7 @@ func TestTheOverviewSaysWhatTheOutboxNeeds(t *testing.T) {
 // Given a SELECT of orders whose messages should have come; when a person who may act has the daemons look for them,
 // then the act's page says where they are, strangers' texts as texts; who may only look cannot ask.
 func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
-	looks, acts := strings.Repeat("l", 32), strings.Repeat("a", 32)
-	file := filepath.Join(t.TempDir(), "tokens")
-	require.OK(t, os.WriteFile(file, []byte("vera read "+looks+"\nanna full "+acts+"\n"), 0o600))
-	w := newWorld(t, "", server.GuardOptions{TokensFile: file}, view.Hide{})
+	w := newWorld(t, "", people(t), view.Hide{})
 	w.exec("CREATE TABLE orders (sn VARBINARY(200) PRIMARY KEY)")
 	for _, sn := range []string{"A-1", hostileOrder} {
 		w.exec("INSERT INTO orders VALUES (?)", sn)
@@ -109,9 +100,9 @@ func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 		m := hiddenSet.FindStringSubmatch(w.ask(token, "/reconcile", nil).page)
 		return url.Values{"token": {m[2]}, "why": {"a backup was lost"}}
 	}
-	assert.Is(t, w.ask(looks, "/reconcile/expected", form(looks)).status, http.StatusForbidden,
+	assert.Is(t, w.ask(rita, "/reconcile/expected", form(rita)).status, http.StatusForbidden,
 		"who may only look asks: HTTP")
-	got := w.ask(acts, "/reconcile/expected", form(acts))
+	got := w.ask(anna, "/reconcile/expected", form(anna))
 	require.Is(t, got.status, http.StatusSeeOther, "HTTP: %s", got.page)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -122,7 +113,7 @@ func TestAPersonLooksForWhatShouldHaveCome(t *testing.T) {
 	})
 	stop()
 	<-ended
-	page := w.ask(looks, got.location, nil).page
+	page := w.ask(rita, got.location, nil).page
 	for _, text := range []string{"names 2 messages", "has a dead letter", ">A-1<", "permanent: ", "a backup was lost"} {
 		assert.Has(t, page, text, "the page of the act lacks")
 	}

@@ -63,6 +63,12 @@ func newWorld(t *testing.T, base string, guard server.GuardOptions, hide view.Hi
 	return newWorldWith(t, base, guard, 0, func(o *view.Options) { o.Hide = hide })
 }
 
+// open is a world whose guard lets everybody in, with nothing hidden.
+func open(t *testing.T, base string) *world {
+	t.Helper()
+	return newWorld(t, base, server.GuardOptions{}, view.Hide{})
+}
+
 func newWorldWith(
 	t *testing.T, base string, guard server.GuardOptions, lockWait time.Duration, change func(*view.Options),
 ) *world {
@@ -188,6 +194,13 @@ func (w *world) says(path string, status int, texts ...string) string {
 	return page
 }
 
+// watch asks for the events of a page.
+func (w *world) watch(ctx context.Context, path string) *http.Response {
+	w.t.Helper()
+	req := require.Get(http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+path+"?live=1", http.NoBody))(w.t)
+	return require.Get(http.DefaultClient.Do(req))(w.t)
+}
+
 // ask sends a request as whoever has the token; a form is posted.
 func (w *world) ask(token, path string, form url.Values) answer {
 	w.t.Helper()
@@ -246,10 +259,8 @@ func (w *world) compared() (id string) {
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile
 	text := require.Get(json.Marshal(operator.Result{Report: marshal(w.t, report)}))(w.t)
-	a, err := w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil, "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	a := require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil,
+		""))(w.t)
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
 	require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", operator.MendOrder{
 		Of: a.ID, Number: 1, Finding: report.Findings[1],
@@ -267,7 +278,7 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 // Given pages below a base path, then every link, form and file of every page stands below it and answers, and what
 // strangers have written is text and nothing else.
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
-	w := newWorld(t, "/x/y", server.GuardOptions{}, view.Hide{})
+	w := open(t, "/x/y")
 	w.some()
 	seenNow := require.Get(w.desk.Preview(t.Context(), operator.PreviewRequest{
 		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
@@ -328,7 +339,7 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 }
 
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
-	w := newWorld(t, "/stock", server.GuardOptions{}, view.Hide{})
+	w := open(t, "/stock")
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
 	// given more letters, all later, than a page looks through
 	later := make([]dedup.Death, 2100)
@@ -341,42 +352,27 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 		require.OK(t, errors.Join(w.records.DeadRows(t.Context(), some)...))
 	}
 	// when its order is asked for, then the page says that it did not look everywhere
-	_, quick := w.get("/stock/order?sn=A-1")
 	whole := "/stock/order?sn=A-1&amp;whole=1"
-	if strings.Contains(quick, ">first<") || !strings.Contains(quick, `href="`+whole+`"`) {
-		t.Errorf("the page holds the letter, or no way to look through all:\n%s", quick)
-	}
-	status, all := w.get(html.UnescapeString(whole))
-	if status != http.StatusOK || !strings.Contains(all, ">first<") || strings.Contains(all, whole) ||
-		strings.Contains(all, "data-events") {
-		t.Errorf("%d; want the letter, no further look, and no repetition of it:\n%s", status, all)
-	}
+	w.says("/stock/order?sn=A-1", http.StatusOK, "!>first<", `href="`+whole+`"`)
+	w.says(html.UnescapeString(whole), http.StatusOK, ">first<", "!"+whole, "!data-events") // nor is it repeated
 	// and so with a search, page by page or in whole
 	const search, first = "/stock/letters?error=shelf", "key=first&amp;"
-	_, quick = w.get(search)
-	if strings.Contains(quick, first) || !strings.Contains(quick, "Not all letters were looked through") {
-		t.Errorf("the search holds the letter, or does not say that there is more:\n%s", quick)
-	}
+	quick := w.says(search, http.StatusOK, "!"+first, "Not all letters were looked through")
 	further := regexp.MustCompile(`href="([^"]*)">Look further`).FindStringSubmatch(quick)
 	if further == nil {
 		t.Fatalf("nothing leads further:\n%s", quick)
 	}
-	if _, page := w.get(html.UnescapeString(further[1])); !strings.Contains(page, first) {
-		t.Errorf("the next page lacks the letter:\n%s", page)
-	}
-	if _, page := w.get(search + "&whole=1"); !strings.Contains(page, first) || strings.Contains(page, "Not all") {
-		t.Errorf("the search in whole lacks the letter:\n%s", page)
-	}
+	w.says(html.UnescapeString(further[1]), http.StatusOK, first)
+	w.says(search+"&whole=1", http.StatusOK, first, "!Not all")
 }
 
 // Given more letters than are grouped at once, then the page shows those that were, and later all.
 func TestManyLettersAreGroupedBitByBit(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.deadMany(5500)
 	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
-	if _, page := w.get("/letters/groups/0"); !strings.Contains(page, "None of the latest 5,000 dead letters is of this") {
-		t.Errorf("of a group that was not met:\n%s", page)
-	}
+	_, page := w.get("/letters/groups/0")
+	assert.Has(t, page, "None of the latest 5,000 dead letters is of this", "a group that was not met")
 	if page := w.until("/letters", "5,500 letters in all"); strings.Count(page, `href="/letters/groups/`) != 2 {
 		t.Errorf("want two groups:\n%s", page)
 	}
@@ -405,7 +401,7 @@ func (w *world) deadMany(n int) {
 // asked for, group them under stable addresses that count and offer them, and say of a replay of a body that is wrong
 // that it would fail again; the set of one letter is called one.
 func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.some()
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
 		"consumer_timestamp, created_at, remark) " +
@@ -486,12 +482,11 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 // Given stuck messages, trouble and letters, then the overview says first what needs a person, and the same page sends
 // its live parts as events when they change.
 func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.until("/", "<b>Nothing.</b>")
 	watching, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	req := require.Get(http.NewRequestWithContext(watching, http.MethodGet, w.server.URL+"/?live=1", http.NoBody))(t)
-	resp := require.Get(http.DefaultClient.Do(req))(t)
+	resp := w.watch(watching, "/")
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
@@ -517,7 +512,7 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 // Given a brake that holds, or a pause by a person, then the overview says first which it is, until when, and where
 // that is changed.
 func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
-	w := newWorld(t, "/x", server.GuardOptions{}, view.Hide{})
+	w := open(t, "/x")
 	for why, want := range map[string][]string{
 		"max_dead_rate: over 100 dead letters of all daemons within 1m0s, trying one batch after 5m0s, at " +
 			"2026-11-23T10:00:00Z": {
@@ -557,7 +552,7 @@ func TestTheOverviewSaysWhoIsElected(t *testing.T) {
 
 // Given acts of several people, then the list is searched by who, what and when.
 func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	note := func(who string, kind operator.Kind, why string) {
 		t.Helper()
 		require.Get(w.desk.Note(t.Context(), operator.Actor{Name: who}, kind, why, nil, ""))(t)
@@ -581,21 +576,15 @@ func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
 			t.Errorf("%q finds %q, want %q", query, got, want)
 		}
 	}
-	if status, page := w.get("/acts?since=yesterday"); status != http.StatusBadRequest ||
-		!strings.Contains(page, "is no") {
-		t.Errorf("a time that is none: HTTP %d", status)
-	}
+	w.says("/acts?since=yesterday", http.StatusBadRequest, "is no")
 }
 
 // Given a token, then a browser is led to the sign-in, from there to where it wanted to go and nowhere else.
 func TestASignInLeadsWhereOneWanted(t *testing.T) {
 	w := newWorld(t, "/x", server.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
-	if status, _ := w.get("/x/letters"); status != http.StatusUnauthorized {
-		t.Errorf("a program without a token: HTTP %d", status)
-	}
-	if status, _ := w.get("/x/letters", "Accept", "text/html"); status != http.StatusSeeOther {
-		t.Errorf("a browser without a session: HTTP %d", status)
-	}
+	w.says("/x/letters", http.StatusUnauthorized) // to a program
+	status, _ := w.get("/x/letters", "Accept", "text/html")
+	assert.Is(t, status, http.StatusSeeOther, "a browser without a session: HTTP")
 	for next, want := range map[string]string{
 		"/x/letters?key=a": "/x/letters?key=a", "": "/x/", "//evil.example/": "/x/", "https://evil.example/": "/x/",
 		"/\\evil.example": "/x/", "/letters": "/x/letters",
@@ -612,9 +601,7 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 			t.Errorf("signed in: HTTP %d", status)
 		}
 	}
-	if status, page := w.get("/x/sign-in?live=1"); status != 200 || !strings.Contains(page, "</html>") {
-		t.Errorf("whoever is not signed in watches a page for ever: HTTP %d\n%s", status, page)
-	}
+	w.says("/x/sign-in?live=1", http.StatusOK, "</html>") // whoever is not signed in watches no page for ever
 	wrong := w.signIn("wrong", "")
 	if wrong.status != http.StatusUnauthorized || wrong.header.Get("Set-Cookie") != "" {
 		t.Errorf("a wrong token: HTTP %d, %v", wrong.status, wrong.header)
@@ -649,14 +636,10 @@ func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
 // Given browsers that watch pages, when the pages end, then all their events end, and so do those of whoever comes
 // after that: a server that shuts down waits for nobody.
 func TestEventsEndWithThePages(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	watch := func() *http.Response {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+"/log?live=1", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp := require.Get(http.DefaultClient.Do(req))(t)
+		resp := w.watch(t.Context(), "/log")
 		require.Is(t, resp.Header.Get("Content-Type"), "text/event-stream", "the events")
 		return resp
 	}
@@ -690,7 +673,7 @@ var throughAll = regexp.MustCompile(`href="([^"]*whole=1[^"]*)">Look through all
 // looked for by key, and else by the page that looks through all letters.
 func TestTwelveLettersAmongManyAreFound(t *testing.T) {
 	n := 6000
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	if os.Getenv(bigEnv) != "" {
 		n = 1_000_000
 		w.exec("SET GLOBAL innodb_buffer_pool_size = 2147483648") // with the tests' 256 MB the rows would be on the disk

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
@@ -22,7 +21,7 @@ import (
 // Given 6,000 letters, then the overview says how many, how old that figure is, and in how many groups they are, or how
 // many were looked at.
 func TestTheOverviewCountsTheDeadLetters(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.deadMany(6000)
 	page := w.until("/", "dead letters</b>")
 	assert.Has(t, page, "<b>6,000 dead letters</b><p>Counted ", "the overview")
@@ -34,7 +33,7 @@ func TestTheOverviewCountsTheDeadLetters(t *testing.T) {
 
 // Given a log with rows of another group, while messages of this one may still come, then the overview names that one.
 func TestTheOverviewNamesTheGroupsThatThereAre(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
 		"consumer_timestamp, created_at) VALUES ('h', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
 	w.until("/", "no group named g is in consumer_log; there are: h")

@@ -25,15 +25,10 @@ func advises(text string) bool {
 // Given tables that somebody has locked, as a change of a table does, when pages and the API are asked for what
 // the desk knows, then each answer is given up after some seconds with 503 and an advice that fits, as all others are.
 func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
-	w := newWorld(t, "", server.GuardOptions{}, view.Hide{})
+	w := open(t, "")
 	of := w.compared()
-	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
-	defer server.Close()
-	pool := require.Get(sql.Open("mysql", w.dsn))(t)
-	defer pool.Close()
-	other := require.Get(pool.Conn(t.Context()))(t)
-	defer other.Close()
-	require.Get(other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE, rollbackd_meta WRITE"))(t)
+	server := w.api()
+	unlock := w.locks("consumer_log_act WRITE, rollbackd_meta WRITE")
 	var asking sync.WaitGroup
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/reconcile/finding?n=0&of=" + of, "/pause"} {
 		asking.Go(func() {
@@ -53,26 +48,38 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
-	if status, _ := w.get("/reconcile"); status != http.StatusOK {
-		t.Errorf("when nobody locks them any more: HTTP %d", status)
-	}
+	unlock()
+	w.says("/reconcile", http.StatusOK)
+}
+
+// api serves the API beside the pages.
+func (w *world) api() *httptest.Server {
+	s := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
+	w.t.Cleanup(s.Close)
+	return s
+}
+
+// locks has somebody lock tables until unlock.
+func (w *world) locks(tables string) (unlock func()) {
+	w.t.Helper()
+	pool := require.Get(sql.Open("mysql", w.dsn))(w.t)
+	w.t.Cleanup(func() { _ = pool.Close() })
+	other := require.Get(pool.Conn(w.t.Context()))(w.t)
+	w.t.Cleanup(func() { _ = other.Close() })
+	run := func(statement string) { require.Get(other.ExecContext(w.t.Context(), statement))(w.t) }
+	run("LOCK TABLES " + tables)
+	return func() { run("UNLOCK TABLES") }
 }
 
 // Given a table that somebody has locked, when a person or a program wants to act, then MySQL gives up waiting before
 // they do, and they are told in plain words to try again, which then succeeds.
 func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	w := newWorldWith(t, "", server.GuardOptions{}, time.Second, func(*view.Options) {})
-	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
-	defer server.Close()
-	pool := require.Get(sql.Open("mysql", w.dsn))(t)
-	defer pool.Close()
+	server := w.api()
 	fields := form(t, w.ask("", "/pause", nil).page, "/pause")
 	fields.Set("why", "stocktaking")
 	fields.Set("for", "30m")
-	other := require.Get(pool.Conn(t.Context()))(t)
-	defer other.Close()
-	require.Get(other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"))(t)
+	unlock := w.locks("consumer_log_act WRITE")
 	const plain = "MySQL let this wait in vain for somebody else"
 	compare := func() answer {
 		t.Helper()
@@ -86,7 +93,7 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 		!strings.Contains(got.page, plain) {
 		t.Errorf("the page: HTTP %d\n%s", got.status, got.page)
 	}
-	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
+	unlock()
 	if got := compare(); got.status != http.StatusCreated {
 		t.Errorf("the API again, under the same key: HTTP %d: %s", got.status, got.page)
 	}
