@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,9 +51,8 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 	if diff := cmp.Diff(wanted, map[string]any(d.Headers)); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
-	if d, _ := w.b.Get(w.topo.Queue); d.Type != "own.tag" {
-		t.Errorf("the type %q of a message that has one became %q", "own.tag", d.Type)
-	}
+	d, _ = w.b.Get(w.topo.Queue)
+	assert.Is(t, d.Type, "own.tag", "the type of a message that has one")
 }
 
 // Given messages through a fanout exchange, without a type and without a routing key, when they are moved with a tag,
@@ -72,9 +70,8 @@ func TestATagIsForMessagesThatHaveNone(t *testing.T) {
 	o.Tag = "given"
 	w.start(o).moves(3)
 	for _, want := range []string{"given", "own", w.from} {
-		if d, _ := w.b.Get(w.topo.Queue); d.Type != want {
-			t.Errorf("message %s has type %q, want %q", d.Body, d.Type, want)
-		}
+		d, _ := w.b.Get(w.topo.Queue)
+		assert.Is(t, d.Type, want, "message %s has type", d.Body)
 	}
 }
 
@@ -135,10 +132,8 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 	if err != nil || res.Moved != 200 || res.Left != stays || len(res.Stays) != stays {
 		t.Fatalf("%+v, %v; want 200 moved and %d left", res, err, stays)
 	}
-	if said := strings.Join(r.words(), "\n"); !strings.Contains(said, `"odd-0"`) ||
-		!strings.Contains(said, "cannot be read") || !strings.Contains(said, `"large"`) ||
-		!strings.Contains(said, "frame_max") {
-		t.Errorf("said:\n%s", said)
+	for _, words := range []string{`"odd-0"`, "cannot be read", `"large"`, "frame_max"} {
+		assert.Has(t, r.words(), words, "said")
 	}
 	poll.Until(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
 	w.allThere(want(100, "before", "after"), true)
@@ -153,9 +148,9 @@ func TestAFullMainQueueMakesItWait(t *testing.T) {
 	r := w.waiting(n)
 	w.b.Policy("full", w.topo.Queue, nil)
 	r.moves(n)
-	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "takes nothing, waiting") {
-		t.Errorf("said %q, want once that it waits", said)
-	}
+	said := r.words()
+	assert.Has(t, said, "takes nothing, waiting", "said")
+	assert.Is(t, strings.Contains(said, "\n"), false, "more than that is said: %s", said)
 	w.empty(w.from)
 	w.allThere(want(n, "m"), false)
 }
@@ -245,13 +240,8 @@ func TestConnectionsThatEndLoseNothing(t *testing.T) {
 		poll.Until(t, "it moves", func() bool { return r.progress().Moved > 400*i })
 		w.b.CloseConnections()
 	}
-	res, err := r.wait()
-	if err != nil {
-		t.Fatalf("%+v, %v", res, err)
-	}
-	if !slices.ContainsFunc(r.words(), func(s string) bool { return strings.Contains(s, "made again") }) {
-		t.Errorf("said %q, want that a connection was lost", r.words())
-	}
+	require.Get(r.wait())(t)
+	assert.Has(t, r.words(), "made again", "said")
 	w.empty(w.from)
 	w.allThere(want(n, "m"), false)
 }
