@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -37,22 +38,9 @@ type asked struct {
 
 // ask asks a handler that wants a right and answers with the name of who asked.
 func (a asked) ask(g *Guard, need Right) *httptest.ResponseRecorder {
-	if a.method == "" {
-		a.method = http.MethodGet
-	}
-	if a.peer == "" {
-		a.peer = "127.0.0.1:50000"
-	}
-	if a.host == "" {
-		a.host = "localhost:8080"
-	}
-	r := httptest.NewRequest(a.method, "http://"+a.host+"/page?x=1", http.NoBody)
-	r.RemoteAddr, r.Host = a.peer, a.host
+	r := a.request("/page?x=1")
 	if a.old {
 		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0
-	}
-	for name, values := range a.header {
-		r.Header[name] = values
 	}
 	if a.cookie != nil {
 		r.AddCookie(a.cookie)
@@ -62,6 +50,14 @@ func (a asked) ask(g *Guard, need Right) *httptest.ResponseRecorder {
 		_, _ = io.WriteString(w, Who(r.Context()).Name)
 	})).ServeHTTP(w, r)
 	return w
+}
+
+// request is one for a path, from this machine by its name if nothing else is said.
+func (a asked) request(path string) *http.Request {
+	r := httptest.NewRequest(cmp.Or(a.method, http.MethodGet), path, http.NoBody)
+	r.RemoteAddr, r.Host = cmp.Or(a.peer, "127.0.0.1:50000"), cmp.Or(a.host, "localhost:8080")
+	maps.Copy(r.Header, a.header)
+	return r
 }
 
 func token(text string) http.Header { return http.Header{"Authorization": {"Bearer " + text}} }
@@ -97,11 +93,9 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 			if w.Code != c.want || w.Code == 200 && w.Body.String() != Local {
 				t.Errorf("HTTP %d %s, want %d", w.Code, w.Body, c.want)
 			}
-			public := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodGet, "/sign-in", http.NoBody)
-			r.RemoteAddr, r.Host = c.peer, c.host
 			if c.peer != "" && c.want == 403 {
-				g.Public(http.NotFoundHandler()).ServeHTTP(public, r)
+				public := httptest.NewRecorder()
+				g.Public(http.NotFoundHandler()).ServeHTTP(public, asked{peer: c.peer, host: c.host}.request("/sign-in"))
 				assert.Is(t, public.Code, 403, "what is public answers with")
 			}
 		})
@@ -152,13 +146,8 @@ func TestReasonsAreToldToThoseWhoMayLook(t *testing.T) {
 				Degraded: []string{"q.dead: " + secret, "q.dead: 2 " + secret},
 			}
 		}}.handler()
-		r := httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody)
-		r.RemoteAddr, r.Host = cmp.Or(c.from.peer, "127.0.0.1:5"), cmp.Or(c.from.host, "localhost")
-		for name, values := range c.from.header {
-			r.Header[name] = values
-		}
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(w, c.from.request("/readyz"))
 		const names = `{"ready":false,"draining":false,"waiting":["mysql","person"],"degraded":["q.dead"],"group":"g",` +
 			`"queue":"q"}`
 		if got := strings.TrimSpace(w.Body.String()); w.Code != 503 || strings.Contains(got, secret) != c.told ||

@@ -55,17 +55,14 @@ func TestAStrangerTriesFewTokens(t *testing.T) {
 			ask(g, Look); page.Code != http.StatusTooManyRequests {
 			t.Errorf("a browser: HTTP %d", page.Code)
 		}
-		signIn := httptest.NewRequest(http.MethodPost, "/sign-in", http.NoBody)
-		signIn.RemoteAddr = "10.0.0.7:3"
 		answer := httptest.NewRecorder()
+		signIn := asked{method: http.MethodPost, peer: "10.0.0.7:3"}.request("/sign-in")
 		if _, err := g.SignIn(answer, signIn, "the-one"); err == nil || answer.Header().Get("Retry-After") != "5" {
 			t.Errorf("signing in is another way to try tokens: %v", err)
 		}
 		assert.Is(t, with(g, "10.0.0.8:1", "the-one").Code, http.StatusOK, "another address: HTTP")
 		time.Sleep(wrongOfOneEvery) // by the clock of the bubble
-		if w := with(g, "10.0.0.7:1", "the-one"); w.Code != http.StatusOK {
-			t.Errorf("when it has waited: HTTP %d %s", w.Code, w.Body)
-		}
+		assert.Is(t, with(g, "10.0.0.7:1", "the-one").Code, http.StatusOK, "when it has waited: HTTP")
 		time.Sleep(time.Hour)
 		assert.Is(t, tries(g, "10.0.0.7:1", 500), wrongOfOne, "an hour later tokens were looked at")
 	})
@@ -78,14 +75,10 @@ func TestARightTokenIsNotLockedOutByStrangersBehindTheSameProxy(t *testing.T) {
 		g := guarded(t, nil, io.Discard)
 		const proxy = "10.0.0.1:1"
 		signed := httptest.NewRecorder()
-		form := httptest.NewRequest(http.MethodPost, "/sign-in", http.NoBody)
-		form.RemoteAddr = proxy
-		require.Get(g.SignIn(signed, form, "the-one"))(t)
+		require.Get(g.SignIn(signed, asked{method: http.MethodPost, peer: proxy}.request("/sign-in"), "the-one"))(t)
 		for range 60 {
 			assert.AtMost(t, tries(g, proxy, 30), wrongOfOne, "tokens were looked at")
-			if w := with(g, proxy, "the-one"); w.Code != http.StatusOK {
-				t.Fatalf("the program: HTTP %d %s", w.Code, w.Body)
-			}
+			require.Is(t, with(g, proxy, "the-one").Code, http.StatusOK, "the program: HTTP")
 			time.Sleep(time.Second)
 		}
 		assert.AtMost(t, tries(g, proxy, 10*friends), 1, "tokens of a flood were looked at")
@@ -102,9 +95,7 @@ func TestARightTokenIsNotLockedOutByStrangersBehindTheSameProxy(t *testing.T) {
 func TestManyStrangersTryFewTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guarded(t, nil, io.Discard)
-		if w := with(g, "192.0.2.1:1", "the-one"); w.Code != http.StatusOK {
-			t.Fatal(w.Code)
-		}
+		require.Is(t, with(g, "192.0.2.1:1", "the-one").Code, http.StatusOK, "the program: HTTP")
 		looked := 0
 		for i := range 100 { // a network of IPv6 is one address
 			looked += tries(g, fmt.Sprintf("[2001:db8::%x]:1", i), 1)
