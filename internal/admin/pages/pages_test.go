@@ -183,15 +183,23 @@ func (w *world) get(path string, header ...string) (int, string) {
 // says asks for a page, which must hold these texts, and none that begins with a !.
 func (w *world) says(path string, status int, texts ...string) string {
 	w.t.Helper()
-	got, page := w.get(path)
+	return w.holds(path, w.send(http.MethodGet, w.server.URL+path, nil), status, texts...).page
+}
+
+// holds fails the test unless an answer has this status and holds these texts, and none that begins with a !.
+func (w *world) holds(what string, a answer, status int, texts ...string) answer {
+	w.t.Helper()
+	good := a.status == status
 	for _, text := range texts {
-		if without, not := strings.CutPrefix(text, "!"); strings.Contains(page, without) == not {
-			w.t.Errorf("%s: %q", path, text)
-			status = 0
+		if without, not := strings.CutPrefix(text, "!"); strings.Contains(a.page, without) == not {
+			w.t.Errorf("%s: %q", what, text)
+			good = false
 		}
 	}
-	assert.Is(w.t, got, status, "%s: HTTP %s", path, page)
-	return page
+	if !good {
+		w.t.Errorf("%s: HTTP %d, want %d:\n%s", what, a.status, status, a.page)
+	}
+	return a
 }
 
 // watch asks for the events of a page.
@@ -589,23 +597,16 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 		"/x/letters?key=a": "/x/letters?key=a", "": "/x/", "//evil.example/": "/x/", "https://evil.example/": "/x/",
 		"/\\evil.example": "/x/", "/letters": "/x/letters",
 	} {
-		got := w.signIn("the-token", next)
-		if got.status != http.StatusSeeOther || got.location != want {
-			t.Errorf("next %q leads to %q, HTTP %d; want %q", next, got.location, got.status, want)
-		}
-		if next != "/letters" {
-			continue
-		}
-		if status, page := w.get("/x/", "Cookie", strings.SplitN(got.header.Get("Set-Cookie"), ";", 2)[0]); status != 200 ||
-			!strings.Contains(page, "Sign out") {
-			t.Errorf("signed in: HTTP %d", status)
+		got := w.holds("a sign-in", w.signIn("the-token", next), http.StatusSeeOther)
+		assert.Is(t, got.location, want, "next %q leads to", next)
+		if next == "/letters" {
+			cookie, _, _ := strings.Cut(got.header.Get("Set-Cookie"), ";")
+			w.holds("signed in", w.send(http.MethodGet, w.server.URL+"/x/", nil, "Cookie", cookie), 200, "Sign out")
 		}
 	}
 	w.says("/x/sign-in?live=1", http.StatusOK, "</html>") // whoever is not signed in watches no page for ever
-	wrong := w.signIn("wrong", "")
-	if wrong.status != http.StatusUnauthorized || wrong.header.Get("Set-Cookie") != "" {
-		t.Errorf("a wrong token: HTTP %d, %v", wrong.status, wrong.header)
-	}
+	wrong := w.holds("a wrong token", w.signIn("wrong", ""), http.StatusUnauthorized)
+	assert.Is(t, wrong.header.Get("Set-Cookie"), "", "after a wrong token the cookie")
 	for name, want := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
 	} {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -51,26 +52,21 @@ func form(t *testing.T, page, to string) url.Values {
 func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	w := newWorld(t, "/x", people(t), view.Hide{})
 	const banner, why = "Consuming is paused for the whole fleet", hostile
-	looks := w.ask(rita, "/x/pause", nil)
-	if looks.status != http.StatusOK || strings.Count(looks.page, "<button disabled") != 1 ||
-		form(t, looks.page, "/x/pause").Get("token") != "" || strings.Contains(looks.page, banner) {
-		t.Errorf("who may look sees, HTTP %d:\n%s", looks.status, looks.page)
+	looks := w.holds("who may look", w.ask(rita, "/x/pause", nil), http.StatusOK, "!"+banner).page
+	if strings.Count(looks, "<button disabled") != 1 || form(t, looks, "/x/pause").Get("token") != "" {
+		t.Errorf("who may look sees:\n%s", looks)
 	}
 	sent := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
 	sent.Set("for", "30m0s")
 	for name, value := range map[string]string{"why": " ", "for": "25h"} {
 		wrong := url.Values{"token": sent["token"], "why": {why}, "for": sent["for"]}
 		wrong.Set(name, value)
-		if got := w.ask(anna, "/x/pause", wrong); got.status != http.StatusUnprocessableEntity ||
-			!strings.Contains(got.page, "Nothing was done.") {
-			t.Errorf("%s %q: HTTP %d\n%s", name, value, got.status, got.page)
-		}
+		w.holds(name, w.ask(anna, "/x/pause", wrong), http.StatusUnprocessableEntity, "Nothing was done.")
 	}
 	sent.Set("why", why)
-	assert.Is(t, w.ask(rita, "/x/pause", sent).status, http.StatusForbidden, "who may look pauses: HTTP")
-	if now, err := w.desk.Paused(t.Context()); err != nil || now.ID != "" {
-		t.Fatalf("it is %v though nobody who may has asked for it, %v", now, err)
-	}
+	w.holds("who may look pauses", w.ask(rita, "/x/pause", sent), http.StatusForbidden)
+	paused := func() dedup.Pause { return require.Get(w.desk.Paused(t.Context()))(t) }
+	require.Is(t, paused().ID, "", "nobody who may has asked for a pause: it is")
 	answers := make([]answer, 2)
 	var sending sync.WaitGroup
 	for i := range answers {
@@ -82,10 +78,10 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 			t.Fatalf("it leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
 		}
 	}
-	now, err := w.desk.Paused(t.Context())
-	if err != nil || now.By != "anna" || now.Why != operator.Plain(why) || answers[0].location != "/x/acts/"+now.ID ||
+	now := paused()
+	if now.By != "anna" || now.Why != operator.Plain(why) || answers[0].location != "/x/acts/"+now.ID ||
 		now.Until.Sub(now.Since).Minutes() != 30 {
-		t.Errorf("the pause is %+v, %v", now, err)
+		t.Errorf("the pause is %+v", now)
 	}
 	for _, path := range []string{
 		"/x/", "/x/letters", "/x/log", "/x/find", "/x/acts", "/x/pause", answers[0].location, "/x/message?key=none",
@@ -105,34 +101,22 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	if longer.Get("instead") != now.ID || resume.Get("pause") != now.ID {
 		t.Errorf("the forms name %v and %v, want %s", longer, resume, now.ID)
 	}
-	assert.Is(t, w.ask(rita, "/x/resume", resume).status, http.StatusForbidden, "who may look resumes: HTTP")
-	ended := w.ask(anna, "/x/resume", resume)
-	if again := w.ask(anna, "/x/resume", resume); ended.status != http.StatusSeeOther || again.location != ended.location {
-		t.Errorf("resumed: HTTP %d, %q; again %q", ended.status, ended.location, again.location)
-	}
-	if now, err := w.desk.Paused(t.Context()); err != nil || now.ID != "" {
-		t.Errorf("after the resume it is %v, %v", now, err)
-	}
-	if page := w.ask(rita, "/x/", nil).page; strings.Contains(page, banner) {
-		t.Errorf("a page still says that it is paused:\n%s", page)
-	}
+	w.holds("who may look resumes", w.ask(rita, "/x/resume", resume), http.StatusForbidden)
+	ended := w.holds("the resume", w.ask(anna, "/x/resume", resume), http.StatusSeeOther)
+	assert.Is(t, w.ask(anna, "/x/resume", resume).location, ended.location, "resumed again, it leads to")
+	assert.Is(t, paused().ID, "", "after the resume it is")
+	w.holds("after the resume", w.ask(rita, "/x/", nil), http.StatusOK, "!"+banner)
 	// The form that would have lengthened the pause is about one that has ended: it pauses anew.
 	longer.Set("why", "again")
 	longer.Set("for", "5m0s")
-	if got := w.ask(anna, "/x/pause", longer); got.status != http.StatusSeeOther {
-		t.Errorf("the older form: HTTP %d\n%s", got.status, got.page)
-	}
+	w.holds("the older form", w.ask(anna, "/x/pause", longer), http.StatusSeeOther)
 	late := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
 	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "bert"}, operator.PauseRequest{
 		Why: "mine", Instead: late.Get("instead"),
 	}))(t)
 	late.Set("why", "too late")
 	late.Set("for", "5m0s")
-	if got := w.ask(anna, "/x/pause", late); got.status != http.StatusConflict || !strings.Contains(got.page, "bert") {
-		t.Errorf("instead of a pause that another one has replaced: HTTP %d\n%s", got.status, got.page)
-	}
+	w.holds("instead of a pause that another one has replaced", w.ask(anna, "/x/pause", late), http.StatusConflict, "bert")
 	list := w.ask(rita, "/x/acts", nil).page
-	if n := strings.Count(list, `/x/acts/`); n != 6 {
-		t.Errorf("%d acts, want three pauses, a resume, and what rita was refused:\n%s", n, list)
-	}
+	assert.Is(t, strings.Count(list, `/x/acts/`), 6, "three pauses, a resume, and what rita was refused: of %s acts", list)
 }

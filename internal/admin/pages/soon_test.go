@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/server"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -85,19 +86,10 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 		t.Helper()
 		return w.send(http.MethodPost, server.URL+api.Prefix+"/reconcile", nil, "Idempotency-Key", "one")
 	}
-	if got := compare(); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "1" ||
-		!strings.Contains(got.page, plain) || strings.Contains(got.page, "1205") {
-		t.Errorf("the API: HTTP %d, Retry-After %q: %s", got.status, got.header.Get("Retry-After"), got.page)
-	}
-	if got := w.ask("", "/pause", fields); got.status != http.StatusServiceUnavailable ||
-		!strings.Contains(got.page, plain) {
-		t.Errorf("the page: HTTP %d\n%s", got.status, got.page)
-	}
+	got := w.holds("the API", compare(), http.StatusServiceUnavailable, plain, "!1205")
+	assert.Is(t, got.header.Get("Retry-After"), "1", "Retry-After")
+	w.holds("the page", w.ask("", "/pause", fields), http.StatusServiceUnavailable, plain)
 	unlock()
-	if got := compare(); got.status != http.StatusCreated {
-		t.Errorf("the API again, under the same key: HTTP %d: %s", got.status, got.page)
-	}
-	if got := w.ask("", "/pause", fields); got.status != http.StatusSeeOther {
-		t.Errorf("the same form again: HTTP %d\n%s", got.status, got.page)
-	}
+	w.holds("the API again, under the same key", compare(), http.StatusCreated)
+	w.holds("the same form again", w.ask("", "/pause", fields), http.StatusSeeOther)
 }
