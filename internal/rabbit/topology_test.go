@@ -233,9 +233,7 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 	}
 	missing := func(want int) {
 		t.Helper()
-		if missing, err := rabbit.Missing(t.Context(), c, topo); err != nil || len(missing) != want {
-			t.Errorf("missing %q, %v; want %d", missing, err, want)
-		}
+		assert.Is(t, len(require.Get(rabbit.Missing(t.Context(), c, topo))(t)), want, "missing")
 	}
 	missing(1 + len(topo.Queues()))
 	declare(t, c, topo)
