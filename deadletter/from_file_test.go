@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -253,22 +254,16 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 	const n = 120
 	w.deadMany(dedup.ReasonPermanent, n)
 	w.cured()
-	done := make(chan error, 2)
-	mends := []string{w.mended(`{"mended":1}`), w.mended(`{"mended":2}`)}
-	for _, text := range mends {
+	var runs sync.WaitGroup
+	for _, text := range []string{w.mended(`{"mended":1}`), w.mended(`{"mended":2}`)} {
 		letters := w.letters()
-		go func() {
+		runs.Go(func() {
 			_, err := letters.Replay(t.Context(), lines(text), deadletter.ReplayOptions{By: "tester"})
-			done <- err
-		}()
+			assert.OK(t, err, "Replay:")
+		})
 	}
-	for range 2 {
-		assert.OK(t, <-done, "ReplayFrom:")
-	}
-	w.Eventually("an empty dead-letter queue", func() (string, bool) {
-		w.replay(all, plain)
-		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
-	})
+	runs.Wait()
+	w.drained()
 	w.wantEffects(n)
 	w.WantQueues(0, 0)
 }

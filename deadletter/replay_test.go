@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,19 +151,19 @@ func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
 	w := newWorld(t)
 	const n = 1200
 	w.deadMany(dedup.ReasonExhausted, n)
-	results := make(chan deadletter.Result, 2)
-	for range 2 {
+	var runs sync.WaitGroup
+	var results [2]deadletter.Result
+	for i := range results {
 		letters := w.letters()
-		go func() {
-			res, err := letters.Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
+		runs.Go(func() {
+			var err error
+			results[i], err = letters.Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
 			assert.OK(t, err, "Replay:")
-			results <- res
-		}()
+		})
 	}
-	a, b := <-results, <-results
-	if a.Replayed+b.Replayed != n || len(a.Left)+len(b.Left) != 0 {
-		t.Errorf("%+v and %+v; want %d replayed in all", a, b, n)
-	}
+	runs.Wait()
+	a, b := results[0], results[1]
+	assert.Is(t, [2]int{a.Replayed + b.Replayed, len(a.Left) + len(b.Left)}, [2]int{n, 0}, "%+v and %+v", a, b)
 	w.WantQueues(n, 0)
 	w.wantStatus(dedup.Failed, 1, n)
 }

@@ -195,6 +195,15 @@ func (w *world) wantEffects(n int) {
 	}
 }
 
+// drained replays all until no letter is left.
+func (w *world) drained() {
+	w.T.Helper()
+	w.Eventually("an empty dead-letter queue", func() (string, bool) {
+		w.replay(all, plain)
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
+	})
+}
+
 func TestALetterThatComesBackIsNotTakenAgain(t *testing.T) {
 	w := newWorld(t)
 	const n = 500
@@ -231,22 +240,16 @@ func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
 		w.letter(key)
 	}
 	w.cured()
-	results := make(chan error, 3)
+	var runs sync.WaitGroup
 	for range 3 {
 		letters := w.letters()
 		w.killAt(deadletter.PointPublished) // the next ones die half-way
-		go func() {
-			_, err := letters.Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
-			results <- err
-		}()
+		runs.Go(func() {
+			_, _ = letters.Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"}) // that some end early is the point
+		})
 	}
-	for range 3 {
-		<-results // that some end early is the point
-	}
+	runs.Wait()
 	w.hook = nil
-	w.Eventually("an empty dead-letter queue", func() (string, bool) {
-		w.replay(all, plain)
-		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
-	})
+	w.drained()
 	w.wantEffects(n)
 }
