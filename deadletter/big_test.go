@@ -25,8 +25,7 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 	if os.Getenv(bigEnv) != "" {
 		n = 200_000
 	}
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, n)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 	keys := names("k", n)
 	var chosen []string
 	for i := range 12 {

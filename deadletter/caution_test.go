@@ -15,8 +15,7 @@ import (
 
 // What compensation reopened and could not publish is its own to take up again: nobody else would.
 func TestCompensationFinishesWhatItBegan(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 5)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 5)
 	w.MoveBack(time.Hour)
 	w.killAt(deadletter.PointReopened)
 	_, _, err := w.letters().ReplayDue(t.Context(), deadletter.CompensateOptions{After: time.Second})
@@ -66,8 +65,7 @@ func TestALetterIsTooOldForWhatWasPruned(t *testing.T) {
 }
 
 func TestAReplaySaysThatSomebodyElseReads(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 5)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 5)
 	w.Hold(5)
 	assert.Is(t, w.replay(all, plain).Others, 1, "no error, and the result")
 }
@@ -123,8 +121,7 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 }
 
 func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "a", "b")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "a", "b")
 	wants := func(f deadletter.Filter, missing ...string) {
 		t.Helper()
 		assert.Equal(t, w.replay(f, dry).NotFound, missing, "%+v: not found", f)

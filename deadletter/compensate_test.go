@@ -30,8 +30,7 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 }
 
 func TestALetterInItsCoolDownStays(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
 	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
 	for key, minutes := range map[string]int{"old": 61, "twice replayed": 3*60 + 55} {
 		w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MINUTE WHERE msg_key = ?",
@@ -72,8 +71,7 @@ func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 }
 
 func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "k")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "k")
 	w.MoveBack(time.Hour)
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	assert.Is(t, w.replayDue(time.Second).Found, 0, "w.replayDue(time.Second).Found")
@@ -81,8 +79,7 @@ func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 
 // A daemon that drains waits for letters in hand, but not as long as a person would.
 func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.MoveBack(time.Hour)
 	// given a reopen that waits for a lock, and an answer to it that never comes
 	tx, err := w.Pool.BeginTx(t.Context(), nil)

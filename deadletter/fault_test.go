@@ -20,8 +20,7 @@ func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
 		"committed": (*stack.TCPProxy).DropReply, "not committed": (*stack.TCPProxy).DropRequest,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.dead(dedup.ReasonExhausted, "k")
+			w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 			proxy := w.proxied()
 			sprung := arm(proxy, isCommit)
 			w.replay(all, plain, "replayed 1")
@@ -41,8 +40,7 @@ func (w *world) proxied() *stack.TCPProxy {
 }
 
 func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 3)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 3)
 	proxy := w.proxied()
 	// given a database that is gone from the first COMMIT on
 	letters := w.letters()
@@ -79,9 +77,8 @@ func TestLettersThatAreLongOnTheirWayAreWaitedFor(t *testing.T) {
 }
 
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
-	w := newWorld(t)
 	const n = 1400
-	w.deadMany(dedup.ReasonExhausted, n)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 	windows := 0
 	w.hook = func(p deadletter.Point) error {
 		if p == deadletter.PointReopened {
@@ -110,8 +107,7 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 }
 
 func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 1100)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1100)
 	proxy := w.proxied()
 	cut := false
 	w.hook = func(p deadletter.Point) error {

@@ -74,8 +74,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 }
 
 func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 250)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 250)
 	w.dead(dedup.ReasonPermanent, "p")
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	if _, lines := w.export(); len(lines) != 251 {
@@ -94,8 +93,7 @@ func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 }
 
 func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonPermanent, 250)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, 250)
 	w.dead(dedup.ReasonPermanent, "not in the file")
 	text, _ := w.export()
 	var some strings.Builder
@@ -142,8 +140,7 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 			deadletter.PointReopened: false, deadletter.PointPublished: true, deadletter.PointAcked: true, "never": true,
 		} {
 			t.Run(name+"/killed when "+string(point), func(t *testing.T) {
-				w := newWorld(t)
-				w.dead(dedup.ReasonPermanent, "k")
+				w := newWorld(t).dead(dedup.ReasonPermanent, "k")
 				mended := w.mended(`{"mended":true}`)
 				w.killAt(point)
 				_, err := w.tries(lines(mended), plain)
@@ -179,8 +176,7 @@ func (w *world) shovel() {
 }
 
 func TestAMendIsAnEventWithBothHashes(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonMalformed, "k")
+	w := newWorld(t).dead(dedup.ReasonMalformed, "k")
 	former := w.Row("k").BodyHash
 	w.replayFrom(w.mended(`{"mended":true}`), plain, "replayed 1, mended 1, duplicates 1")
 	w.WantQueues(1, 0)
@@ -198,8 +194,7 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 }
 
 func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonPermanent, 40)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, 40)
 	text, _ := w.export()
 	w.engine() // which refuses everything: each comes back as a letter while the file is replayed
 	w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
@@ -210,8 +205,7 @@ func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
 }
 
 func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "k", "cut", "headers", "other")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "k", "cut", "headers", "other")
 	w.Exec("UPDATE consumer_log SET msg_body = '{', body_hash = ? WHERE msg_key = 'cut'", bytes.Repeat([]byte{1}, 32))
 	w.Exec("UPDATE consumer_log SET properties = NULL WHERE msg_key = 'headers'")
 	_, lines := w.export()
@@ -234,8 +228,7 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 }
 
 func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "k")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "k")
 	cured := w.engine()
 	w.replay(all, plain) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
@@ -250,9 +243,8 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 }
 
 func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
-	w := newWorld(t)
 	const n = 120
-	w.deadMany(dedup.ReasonPermanent, n)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	w.cured()
 	var runs sync.WaitGroup
 	for _, text := range []string{w.mended(`{"mended":1}`), w.mended(`{"mended":2}`)} {
@@ -282,8 +274,7 @@ func (w *world) taken(key string, body, properties []byte) {
 // Given letters, rows without one, and rows without a body, when lines of an export that name them are discarded, then
 // their rows say so and their letters leave the queue, and nothing else does.
 func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "a", "b", "not in the file")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "a", "b", "not in the file")
 	w.taken("no letter", []byte("{}"), nil)
 	w.taken("no body", nil, nil)
 	w.inState("done", dedup.Success)

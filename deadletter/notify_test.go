@@ -94,8 +94,7 @@ func (w *world) settled() {
 }
 
 func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("old", 3)...)
+	w := newWorld(t).dead(dedup.ReasonExhausted, names("old", 3)...)
 	w.bookmarked()
 	want := names("new", 250)
 	w.dead(dedup.ReasonMalformed, want...)

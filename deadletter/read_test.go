@@ -40,8 +40,7 @@ func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
 }
 
 func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "k", "other")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "k", "other")
 	w.Exec("UPDATE consumer_log SET msg_body = ?, body_hash = NULL WHERE msg_key = 'other'", []byte{0xff, 0})
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	shown, err := w.letters().Show(t.Context(), "k", "")

@@ -116,8 +116,7 @@ func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
 		deadletter.PointAcked:     {1, 1, 1},
 	} {
 		t.Run(string(point), func(t *testing.T) {
-			w := newWorld(t)
-			w.deadMany(dedup.ReasonExhausted, n)
+			w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 			w.killedAt(point, all)
 			// all are taken, unless the broker was slow to deliver
 			taken := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays = 1")
@@ -133,8 +132,7 @@ func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
 }
 
 func TestADiscardKilledBeforeItsAckIsFinishedByTheNext(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.killAt(deadletter.PointDiscarded)
 	discard := func() (deadletter.Result, error) {
 		return w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann"})
@@ -148,9 +146,8 @@ func TestADiscardKilledBeforeItsAckIsFinishedByTheNext(t *testing.T) {
 }
 
 func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
-	w := newWorld(t)
 	const n = 1200
-	w.deadMany(dedup.ReasonExhausted, n)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 	var runs sync.WaitGroup
 	var results [2]deadletter.Result
 	for i := range results {
@@ -169,8 +166,7 @@ func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
 }
 
 func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k", "other")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k", "other")
 	w.letter("k")
 	w.letter("k")
 	res := w.replay(all, plain)
@@ -183,8 +179,7 @@ func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
 }
 
 func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "a", "b")
+	w := newWorld(t).dead(dedup.ReasonPermanent, "a", "b")
 	w.dead(dedup.ReasonExhausted, "c", "d")
 	res := w.replay(deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}, Limit: 1}, plain)
 	res.NotSelected, res.Unseen = res.NotSelected+res.Unseen, 0 // one may come behind the limit
@@ -222,8 +217,7 @@ func TestManyLettersAreAckedTogetherAndNoneBetweenThemThatStays(t *testing.T) {
 }
 
 func TestAFilterChoosesByTheRow(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "a")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "a")
 	w.dead(dedup.ReasonPermanent, "b")
 	before, after := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
@@ -250,8 +244,7 @@ func TestAFilterChoosesByTheRow(t *testing.T) {
 }
 
 func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 600)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 600)
 	w.Broker.Delete(w.Queue)
 	res, err := w.tries(all, plain)
 	if !errors.Is(err, rabbit.ErrUnroutable) || res.Replayed != 0 || res.Seen > 500 {
@@ -267,8 +260,7 @@ func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 }
 
 func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 1150)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1150)
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Progress: func(deadletter.Progress) {
 		cancel()
@@ -280,8 +272,7 @@ func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
 }
 
 func TestProgressEndsAtAllLetters(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 1150)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1150)
 	var steps []deadletter.Progress
 	w.replay(all, deadletter.ReplayOptions{Progress: func(p deadletter.Progress) { steps = append(steps, p) }})
 	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 1150, Found: 1150, Done: 1150}) {
@@ -292,9 +283,8 @@ func TestProgressEndsAtAllLetters(t *testing.T) {
 // Given thousands of letters, which come through wider and wider channels, when they are replayed, then each that was
 // chosen is in the main queue, and each that was not is in its own.
 func TestThousandsOfLettersGoThroughWiderAndWiderChannels(t *testing.T) {
-	w := newWorld(t)
 	const n, stay = 6000, 700
-	w.dead(dedup.ReasonPermanent, names("stays", stay)...)
+	w := newWorld(t).dead(dedup.ReasonPermanent, names("stays", stay)...)
 	w.deadMany(dedup.ReasonExhausted, n)
 	res := w.replay(ofReason(dedup.ReasonExhausted), plain, "replayed 6000, not selected 700")
 	assert.Is(t, res.Seen, n+stay, "seen")
@@ -306,9 +296,8 @@ func TestThousandsOfLettersGoThroughWiderAndWiderChannels(t *testing.T) {
 // Given thousands of letters, when others die behind them while they are replayed, then each that was there at the
 // beginning is replayed, and none of the others is taken in its place.
 func TestLettersThatDieBehindAReplayTakeNobodysPlace(t *testing.T) {
-	w := newWorld(t)
 	const n, behind = 6000, 3000
-	w.deadMany(dedup.ReasonExhausted, n)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 	late := names("late", behind)
 	w.hook = func(deadletter.Point) error {
 		if late != nil {
@@ -342,8 +331,7 @@ func TestAMissingDeadLetterQueueIsNamed(t *testing.T) {
 // Given a replay by what is in bodies that was killed when it had reopened a row and published nothing, when it is done
 // again, then the letter is replayed, from its row; a row that may have had its effect is left alone.
 func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "a", "b")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "a", "b")
 	w.killedAt(deadletter.PointReopened, deadletter.Filter{Body: "{}", Limit: 1})
 	w.WantQueues(0, 2)
 	w.Exec("UPDATE consumer_log SET reason = 'effect_unknown' WHERE msg_key = 'b'")

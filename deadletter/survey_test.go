@@ -72,8 +72,7 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 
 // What the log keeps of a message is not evidence of what it lacks.
 func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.Exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
 	before := w.Row("k")
 	w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, plain, "replayed 1")
@@ -132,8 +131,7 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 }
 
 func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	before, mysql := deadletter.Rows{Rows: []dedup.Row{w.Row("k")}}, w.proxied()
 	mysql.Refuse(true)
@@ -152,8 +150,7 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 }
 
 func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 1200)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1200)
 	w.Exec("UPDATE consumer_log SET remark = 'shelf is locked'")
 	w.Exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
 	w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
@@ -205,8 +202,7 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 		}, dropped: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.dead(dedup.ReasonExhausted, "k")
+			w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 			w.MoveBack(time.Second)
 			tc.given(w)
 			w.WantQueues(tc.main, 1)

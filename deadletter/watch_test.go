@@ -21,9 +21,8 @@ import (
 )
 
 func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
-	w := newWorld(t)
 	const n = 300
-	w.deadMany(dedup.ReasonPermanent, n)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	w.cured()
 	waiting := 0
 	w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) {
@@ -34,9 +33,8 @@ func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 }
 
 func TestADaemonThatComesWhileAReplayWaitsIsWaitedForToTheEnd(t *testing.T) {
-	w := newWorld(t)
 	const n = 41
-	w.deadMany(dedup.ReasonPermanent, n)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	// given that a full window of letters waits and nobody consumes them, when a daemon begins to
 	begin := sync.OnceFunc(func() { w.cured() })
 	// then the last letter is waited for as well: what was true a moment before it came says nothing about it
@@ -49,9 +47,8 @@ func TestADaemonThatComesWhileAReplayWaitsIsWaitedForToTheEnd(t *testing.T) {
 }
 
 func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
-	w := newWorld(t)
 	const n = 300
-	w.deadMany(dedup.ReasonPermanent, n)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	w.engine() // which refuses everything
 	res, err := w.tries(all, deadletter.ReplayOptions{Window: 20, MaxFailures: 5})
 	if !errors.Is(err, deadletter.ErrTooManyFailures) || res.FailedAgain < 5 || res.Replayed > 5+20+20 {
@@ -62,8 +59,7 @@ func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 }
 
 func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("old", 50)...) // dead, and not of this run
+	w := newWorld(t).dead(dedup.ReasonPermanent, names("old", 50)...) // dead, and not of this run
 	w.dead(dedup.ReasonExhausted, "k")
 	w.cured()
 	res := w.replay(ofReason(dedup.ReasonExhausted), deadletter.ReplayOptions{Window: 10, MaxFailures: 1})
@@ -71,15 +67,13 @@ func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
 }
 
 func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 3)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 3)
 	w.replay(all, deadletter.ReplayOptions{Window: 500}, "replayed 3, unsettled 3")
 	w.WantQueues(3, 0)
 }
 
 func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 30)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 30)
 	ctx, cancel := context.WithCancel(t.Context())
 	// given no daemon, so that the window stays full
 	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Window: 10,
@@ -94,8 +88,7 @@ func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 }
 
 func TestARateBoundsHowFastLettersGo(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 12)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 12)
 	began := time.Now()
 	w.replay(all, deadletter.ReplayOptions{Rate: 10}, "replayed 12")
 	// the first goes at once, each further one at least a tenth of a second later; a slow machine only makes it slower
@@ -104,8 +97,7 @@ func TestARateBoundsHowFastLettersGo(t *testing.T) {
 }
 
 func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("other", 300)...)
+	w := newWorld(t).dead(dedup.ReasonPermanent, names("other", 300)...)
 	w.deadMany(dedup.ReasonExhausted, 600)
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
@@ -119,8 +111,7 @@ func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
 }
 
 func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T) {
-	w := newWorld(t)
-	w.deadMany(dedup.ReasonExhausted, 450)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 450)
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
 	// given two keys that are far apart, and one that no letter has
@@ -133,8 +124,7 @@ func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T
 }
 
 func TestNonsenseOptionsAreRefused(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
+	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1},
 		{MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
 		if _, err := w.tries(all, o); err == nil {
@@ -205,9 +195,8 @@ func (w *world) drained() {
 }
 
 func TestALetterThatComesBackIsNotTakenAgain(t *testing.T) {
-	w := newWorld(t)
 	const n = 500
-	w.deadMany(dedup.ReasonPermanent, n)
+	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	// given a daemon whose handler still refuses everything
 	cured := w.engine()
 	w.replay(all, plain, "replayed 500")
@@ -233,9 +222,8 @@ func (w *world) wantStatus(status dedup.Status, replays, n int) {
 // Given hundreds of letters and stale ones among them, when three replays take them at once and two die half-way,
 // then every letter has one effect.
 func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
-	w := newWorld(t)
 	const n = 400
-	w.deadMany(dedup.ReasonExhausted, n)
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
 	for _, key := range names("k", 60) { // as crashes between letter and row leave them
 		w.letter(key)
 	}

@@ -175,13 +175,17 @@ func (w *world) letter(key string) {
 }
 
 // dead makes letters with their rows, in one go, a second ago.
-func (w *world) dead(reason dedup.Reason, keys ...string) {
+func (w *world) dead(reason dedup.Reason, keys ...string) *world {
 	w.T.Helper()
 	w.Dead(reason, "no", keys...)
+	return w
 }
 
 // deadMany makes n letters with their rows, named as names("k", n) does.
-func (w *world) deadMany(reason dedup.Reason, n int) { w.T.Helper(); w.dead(reason, names("k", n)...) }
+func (w *world) deadMany(reason dedup.Reason, n int) *world {
+	w.T.Helper()
+	return w.dead(reason, names("k", n)...)
+}
 
 // inState gives a key's row a state.
 func (w *world) inState(key string, status dedup.Status) {

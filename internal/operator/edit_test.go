@@ -164,8 +164,7 @@ func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
 // Given letters with headers that an outbox carries and others, when one is read to be edited, then it has those of its
 // producer, and those that would be lost are named.
 func TestWhatIsEditedHasTheHeadersOfItsProducer(t *testing.T) {
-	w := newWorld(t)
-	w.dead("shelf is locked", "k")
+	w := newWorld(t).dead("shelf is locked", "k")
 	w.Exec(`UPDATE consumer_log SET properties = JSON_SET(CONVERT(properties USING utf8mb4), '$.headers', JSON_OBJECT(` +
 		`'x-shop', 'north', 'x-count', JSON_OBJECT('$int64', '3'), 'x-message-key', 'k', 'x-rollbackd-error', 'shelf', ` +
 		`'x-list', JSON_ARRAY('a')))`)

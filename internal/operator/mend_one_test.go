@@ -47,8 +47,7 @@ func (w *shop) mendable(purged ...string) operator.Report {
 // Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
 // gone and all others are as they were, and to mend it again changes nothing.
 func TestFindingsAreMendedOneByOne(t *testing.T) {
-	w := newShop(t)
-	w.dead(true, "agrees")
+	w := newShop(t).dead(true, "agrees")
 	all := w.mendable("purged", "purged too")
 	left := map[string]bool{}
 	for _, f := range all.Findings {
@@ -87,8 +86,7 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 
 // Given findings that a person must mend, or be sure of first, then a machine does not.
 func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
-	w := newShop(t)
-	w.dead(true, "old")
+	w := newShop(t).dead(true, "old")
 	w.Exec("DELETE FROM consumer_log")
 	for _, f := range []operator.Finding{
 		{Kind: operator.NegativeStock, SKU: 1},
@@ -109,8 +107,7 @@ func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
 
 // Given more findings, letters and reservations than a page may have looked at, then what is left out is said.
 func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
-	w := newShop(t)
-	w.dead(false, names("k", 30)...)
+	w := newShop(t).dead(false, names("k", 30)...)
 	r := w.compare(operator.Bounds{Findings: 10})
 	if len(r.Findings) != 10 || r.More[operator.DeadWithoutLetter] != 20 {
 		t.Errorf("%d findings and %v more", len(r.Findings), r.More)
@@ -186,8 +183,7 @@ func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 // Given a process that has reopened the row of a purged message and died before it sent it, when another one is to mend
 // it, under the same name, then the message is sent.
 func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
-	w := newShop(t)
-	w.dead(false, "purged")
+	w := newShop(t).dead(false, "purged")
 	found := w.compare(operator.Bounds{}).Findings[0]
 	o := w.options(operator.Bounds{})
 	o.By, o.Again = "ann, run 1", true

@@ -18,8 +18,7 @@ import (
 )
 
 func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 3)...)
+	w := newWorld(t).dead("no", names("a", 3)...)
 	at := w.preview(operator.KindReplay, all).At
 	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
 	for name, issued := range map[string]bool{"an Idempotency-Key": false, "the token of a form": true} {
@@ -66,8 +65,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 }
 
 func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 3)...)
+	w := newWorld(t).dead("no", names("a", 3)...)
 	at := w.preview(operator.KindReplay, all).At
 	r := operator.OnceRequest{Name: "k", Hash: sha256.Sum256([]byte("body"))}
 	// given one who has acted and died before the answer was kept
@@ -117,8 +115,7 @@ func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 }
 
 func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", "a")
+	w := newWorld(t).dead("no", "a")
 	run := w.start(operator.Request{Filter: all})
 	require.Get(w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, ""))(w.T)
 	require.First(w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}))(t)

@@ -74,8 +74,7 @@ func TestWhatAProcessDoesItselfCanBeStoppedAndFail(t *testing.T) {
 // Given processes in the middle of their acts, one of its own and one of the fleet's, when they are killed, then within
 // five seconds the acts say that nothing is heard of them; and what only its own process could do has failed.
 func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
-	w := newWorld(t)
-	w.dead("boom", names("k", 3)...)
+	w := newWorld(t).dead("boom", names("k", 3)...)
 	run := w.start(operator.Request{Filter: all, Rate: 0.1})
 	kill := w.child()
 	w.Eventually("the run is worked on", func() (string, bool) { a := w.act(run.ID); return "", a.Owner != "" })

@@ -24,8 +24,7 @@ import (
 const day = 24 * time.Hour
 
 func TestNothingIsFoundWhereAllAgree(t *testing.T) {
-	w := newShop(t)
-	w.dead(true, names("dead", 2300)...) // several pages and channels
+	w := newShop(t).dead(true, names("dead", 2300)...) // several pages and channels
 	for i, order := range names("order", 700) {
 		w.success(group, order, time.Hour)
 		w.reservation(order, 1, 2, order, time.Hour)
@@ -60,8 +59,7 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 }
 
 func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
-	w := newShop(t)
-	w.dead(false, "purged", "moving")
+	w := newShop(t).dead(false, "purged", "moving")
 	w.reservation("A", 1, 2, "not yet", time.Minute)
 	w.reservation("B", 1, 2, "never", time.Minute)
 	// given a replay and a daemon that act while the first look is behind and the second is to come
@@ -83,8 +81,7 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 }
 
 func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
-	w := newShop(t)
-	w.dead(true, names("k", 10)...)
+	w := newShop(t).dead(true, names("k", 10)...)
 	w.Hold(4)
 	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
 	w.wantFound(r)
@@ -160,8 +157,7 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 }
 
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
-	w := newShop(t)
-	w.dead(true, names("k", 2500)...)
+	w := newShop(t).dead(true, names("k", 2500)...)
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	if r := w.run(nil); len(r.Findings) != 2500 {
 		t.Fatalf("%d found, want 2500", len(r.Findings))
@@ -174,8 +170,7 @@ func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
 }
 
 func TestARunThatIsStoppedSaysSo(t *testing.T) {
-	w := newShop(t)
-	w.dead(false, "purged")
+	w := newShop(t).dead(false, "purged")
 	ctx, cancel := context.WithCancel(t.Context())
 	o := w.options(operator.Bounds{})
 	o.OrderOf, o.Settle, o.Republish = nil, time.Hour, true
@@ -225,7 +220,7 @@ func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
 }
 
 // dead makes dead messages a minute ago, with their letters or without.
-func (w *shop) dead(withLetters bool, names ...string) {
+func (w *shop) dead(withLetters bool, names ...string) *shop {
 	w.T.Helper()
 	if withLetters {
 		w.Dead(dedup.ReasonExhausted, "no", names...)
@@ -233,6 +228,7 @@ func (w *shop) dead(withLetters bool, names ...string) {
 		w.Rows(dedup.ReasonExhausted, "no", names...)
 	}
 	w.MoveBack(time.Minute)
+	return w
 }
 
 // success makes a row of an applied message, so long ago.

@@ -42,8 +42,7 @@ func (w *world) rehearse(f deadletter.Filter, force bool) operator.Act {
 // somebody discards one, then all are grouped by what would become of them, the one that moved is in no group, what may
 // have ended a process does not reach the handler, and nothing has changed but the one.
 func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
-	w := newWorld(t)
-	w.dead("shelf is locked", names("k", 250)...)
+	w := newWorld(t).dead("shelf is locked", names("k", 250)...)
 	w.Dead(dedup.ReasonCrashed, "lease expired", "crashed")
 	w.dead("shelf is locked", "parked", "moves")
 	w.Exec("UPDATE consumer_log SET replays = 5 WHERE msg_key = 'parked'")
@@ -116,8 +115,7 @@ func TestARehearsalThatMayNotBeSaysWhy(t *testing.T) {
 		}, "perhaps a letter ends the process"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.dead("shelf is locked", "k")
+			w := newWorld(t).dead("shelf is locked", "k")
 			a := w.rehearse(all, false)
 			_, err := w.desk.Rehearse(t.Context(), bert, "", operator.RehearsalRequest{Filter: all})
 			assert.Error(t, err, operator.ErrSameSet, "the same a second time")

@@ -16,8 +16,7 @@ import (
 )
 
 func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *testing.T) {
-	w := newWorld(t)
-	w.dead("sku 17 is locked", names("a", 450)...)
+	w := newWorld(t).dead("sku 17 is locked", names("a", 450)...)
 	w.dead("the order is unknown", names("b", 30)...)
 	w.consumes(nil)
 	// given a preview of one group of errors
@@ -46,8 +45,7 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 // Given two daemons and twenty persons who start a run of the same letters at once, then one run begins, and the
 // others are told of it.
 func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 20)...)
+	w := newWorld(t).dead("no", names("a", 20)...)
 	at := w.preview(operator.KindReplay, all).At
 	// given two desks, each with ten persons who click at once, and no daemon
 	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
@@ -63,9 +61,8 @@ func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
 // Given a run whose daemon is killed with SIGKILL, when another one is there, then it goes on, every letter has its
 // effect once, and the counts are exact.
 func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
-	w := newWorld(t)
 	const n = 600
-	w.dead("no", names("a", n)...)
+	w := newWorld(t).dead("no", names("a", n)...)
 	w.consumes(nil)
 	a := w.start(operator.Request{Filter: all, Rate: 60})
 	for range 2 {
@@ -95,8 +92,7 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 // Given a process that reopened rows and died before it published them: they are failed, and no copy is in the main
 // queue.
 func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 5)...)
+	w := newWorld(t).dead("no", names("a", 5)...)
 	a := w.start(operator.Request{Filter: all})
 	row := w.Row("a-00003")
 	require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
@@ -109,8 +105,7 @@ func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
 }
 
 func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 400)...)
+	w := newWorld(t).dead("no", names("a", 400)...)
 	w.consumes(nil)
 	a := w.start(operator.Request{Filter: all, Rate: 10})
 	// given a daemon that drains in the middle
@@ -146,8 +141,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 // Given a run that somebody has stopped, and a daemon that looks for stops more often than a walk through the queue
 // takes, then the walk comes to its end all the same, and the stale letters are gone.
 func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 100)...)
+	w := newWorld(t).dead("no", names("a", 100)...)
 	w.consumes(nil)
 	a := w.start(operator.Request{Filter: all, Rate: 20})
 	d := w.newDesk()
@@ -163,8 +157,7 @@ func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
 }
 
 func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 300)...)
+	w := newWorld(t).dead("no", names("a", 300)...)
 	w.consumes(func(string) bool { return true })
 	a := w.start(operator.Request{Filter: all, Window: 20, MaxFailures: 10})
 	w.daemon()
@@ -176,8 +169,7 @@ func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
 }
 
 func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 30)...)
+	w := newWorld(t).dead("no", names("a", 30)...)
 	w.dead("no", "order-a", "order-b", "order-c")
 	w.Reservation("order", 1, 2, letters.Identity("order-a"), 0)
 	w.Reservation("order", 2, 2, letters.Identity("order-b"), 0)
@@ -217,8 +209,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 }
 
 func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 10)...)
+	w := newWorld(t).dead("no", names("a", 10)...)
 	w.Exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-00003', 'a-00004')")
 	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
 	w.consumes(nil)
@@ -230,8 +221,7 @@ func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
 
 // Given a daemon that looks for work once in an hour, then a run that is begun at its own desk does not wait for that.
 func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
-	w := newWorld(t)
-	w.dead("no", names("a", 2)...)
+	w := newWorld(t).dead("no", names("a", 2)...)
 	d := w.newDesk()
 	d.LookEvery(time.Hour)
 	begin := func(key string) string {
@@ -251,9 +241,8 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in
 // the same process, leaves alone what was published and confirmed long before: it is not reopened and published again.
 func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
-	w := newWorld(t)
 	const n = 200
-	w.dead("no", names("a", n)...)
+	w := newWorld(t).dead("no", names("a", n)...)
 	a := w.start(operator.Request{Filter: all, Rate: 4, Window: n})
 	w.daemon()
 	var first string

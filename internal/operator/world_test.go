@@ -164,9 +164,10 @@ func (w *world) consumes(refuse func(key string) bool) {
 }
 
 // dead makes letters with their rows, a second ago.
-func (w *world) dead(cause string, keys ...string) {
+func (w *world) dead(cause string, keys ...string) *world {
 	w.T.Helper()
 	w.Dead(dedup.ReasonExhausted, cause, keys...)
+	return w
 }
 
 // oneBegins lets n begin the same at once: one does, whose id it is, and the others are told of it.

@@ -39,8 +39,7 @@ func (w *world) everything() (sums string) {
 // browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from
 // anywhere.
 func TestALookChangesNothing(t *testing.T) {
-	w := open(t, "")
-	w.some()
+	w := open(t, "").some()
 	of := w.compared()
 	a := require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"}))(t)
 	require.Get(w.desk.Issue(t.Context(), operator.Actor{}))(t) // the key is made once for all

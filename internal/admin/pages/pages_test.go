@@ -239,7 +239,7 @@ func (w *world) until(path, text string) string {
 	}
 }
 
-func (w *world) some() {
+func (w *world) some() *world {
 	w.dead("order-1", `{"order_sn":"A-1","note":"secret"}`, `sku 7 has only 3 reserved, 5 were asked for`,
 		dedup.ReasonExhausted)
 	w.dead("order-2", `{"order_sn":"A-2"}`, `sku 9 has only 1 reserved, 2 were asked for`, dedup.ReasonExhausted)
@@ -249,6 +249,7 @@ func (w *world) some() {
 		"UTC_TIMESTAMP(6), 'host/1/2')", "stuck-1")
 	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES "+
 		"(?, 1, 1, 2, 'stock.rollback', 'order-1')", hostileOrder)
+	return w
 }
 
 // compared writes down a comparison that has ended, with a finding of each kind.
@@ -286,8 +287,7 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 // Given pages below a base path, then every link, form and file of every page stands below it and answers, and what
 // strangers have written is text and nothing else.
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
-	w := open(t, "/x/y")
-	w.some()
+	w := open(t, "/x/y").some()
 	seenNow := require.Get(w.desk.Preview(t.Context(), operator.PreviewRequest{
 		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
 	}))(t)
@@ -376,8 +376,7 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 
 // Given more letters than are grouped at once, then the page shows those that were, and later all.
 func TestManyLettersAreGroupedBitByBit(t *testing.T) {
-	w := open(t, "")
-	w.deadMany(5500)
+	w := open(t, "").deadMany(5500)
 	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
 	_, page := w.get("/letters/groups/0")
 	assert.Has(t, page, "None of the latest 5,000 dead letters is of this", "a group that was not met")
@@ -387,7 +386,7 @@ func TestManyLettersAreGroupedBitByBit(t *testing.T) {
 }
 
 // deadMany writes so many dead rows, one a second; twelve of them, of all ages, have an error of their own.
-func (w *world) deadMany(n int) {
+func (w *world) deadMany(n int) *world {
 	w.t.Helper()
 	const some = 10_000
 	for from := 0; from < n; from += some {
@@ -403,14 +402,14 @@ func (w *world) deadMany(n int) {
 			IF(n MOD ? = 7, CONCAT('the door of store Ypsilon does not open for order A-', n),
 				CONCAT('sku ', n, ' has only 1 reserved, 2 were asked for')) FROM made WHERE n < ?`, from, n/12, n)
 	}
+	return w
 }
 
 // Given letters with one kind of error and another, then pages say what the commands say of them, find them by what is
 // asked for, group them under stable addresses that count and offer them, and say of a replay of a body that is wrong
 // that it would fail again; the set of one letter is called one.
 func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
-	w := open(t, "")
-	w.some()
+	w := open(t, "").some()
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
 		"consumer_timestamp, created_at, remark) " +
 		"VALUES ('g', 'stock.rollback', 'order-3', 1, 2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'too late')")

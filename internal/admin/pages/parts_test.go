@@ -21,8 +21,7 @@ import (
 // Given 6,000 letters, then the overview says how many, how old that figure is, and in how many groups they are, or how
 // many were looked at.
 func TestTheOverviewCountsTheDeadLetters(t *testing.T) {
-	w := open(t, "")
-	w.deadMany(6000)
+	w := open(t, "").deadMany(6000)
 	page := w.until("/", "dead letters</b>")
 	assert.Has(t, page, "<b>6,000 dead letters</b><p>Counted ", "the overview")
 	if page = w.until("/", "the largest: exhausted"); strings.Contains(page, "looked at so far") ==
