@@ -53,6 +53,14 @@ func fresh(t *testing.T) (b *stack.Broker, q string) {
 	return b, q
 }
 
+// filled is such a queue with n messages, and who consumes it.
+func filled(t *testing.T, n, prefetch int) (b *stack.Broker, q string, s *rabbit.Subscription) {
+	t.Helper()
+	b, q = fresh(t)
+	publishN(t, publisher(t, config(b.URL)), q, n)
+	return b, q, consume(t, dial(t, b.URL), q, prefetch)
+}
+
 func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
 	t.Helper()
 	return require.Get(c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch))(t)

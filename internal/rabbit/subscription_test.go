@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -81,9 +80,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 
 func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	t.Parallel()
-	b, q := fresh(t)
-	publishN(t, publisher(t, config(b.URL)), q, 5)
-	s := consume(t, dial(t, b.URL), q, 10)
+	_, _, s := filled(t, 5, 10)
 	require.Is(t, len(require.Get(s.Collect(within(t), 3, time.Minute, nil))(t)), 3, "limit 3: deliveries")
 	require.Is(t, len(require.Get(s.Collect(within(t), 100, 300*time.Millisecond, nil))(t)), 2, "linger: deliveries")
 	cause := errors.New("enough")
@@ -145,9 +142,7 @@ func TestPrefetchIsCheckedAndHolds(t *testing.T) {
 
 func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	t.Parallel()
-	b, q := fresh(t)
-	publishN(t, publisher(t, config(b.URL)), q, 6)
-	s := consume(t, dial(t, b.URL), q, 10)
+	b, q, s := filled(t, 6, 10)
 	d := collect(t, s, 6)
 	require.OK(t, s.Ack(d[1].Tag, false), s.Ack(d[3].Tag, false))
 	for _, tag := range []uint64{d[1].Tag, d[3].Tag, 0, d[5].Tag + 1} {
@@ -204,19 +199,15 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 
 func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 	t.Parallel()
-	b, q := fresh(t)
-	publishN(t, publisher(t, config(b.URL)), q, 4)
-	s := consume(t, dial(t, b.URL), q, 3)
+	b, q, s := filled(t, 4, 3)
 	first := collect(t, s, 1)
 	poll.Until(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
 	require.OK(t, s.Cancel(t.Context()))
 	require.OK(t, s.Ack(first[0].Tag, false))
 	rest := collect(t, s, 2)
-	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) {
-		t.Fatalf("after the last delivery: %v; want ErrCancelled", err)
-	}
-	require.OK(t, s.Requeue(rest[1].Tag, true))
-	require.OK(t, errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()))
+	_, err := s.Collect(within(t), 1, 0, nil)
+	assert.Error(t, err, rabbit.ErrCancelled, "after the last delivery")
+	require.OK(t, s.Requeue(rest[1].Tag, true), s.Cancel(t.Context()), s.Close(), s.Close())
 	poll.Until(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
 }
 
@@ -230,13 +221,10 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	collect(t, resting, 1) // another one waits to be collected
 	require.OK(t, resting.Rest(within(t), 0))
 	b.Delete(q)
-	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) {
-		t.Fatalf("Collect on a deleted queue: %v", err)
-	}
+	_, err := s.Collect(within(t), 1, 0, nil)
+	assert.Error(t, err, rabbit.ErrConsumerCancelled, "Collect on a deleted queue")
 	assert.Error(t, resting.Rest(within(t), time.Hour), rabbit.ErrConsumerCancelled, "Rest on a deleted queue")
-	if c.Err() != nil {
-		t.Errorf("the connection is over too: %v", c.Err())
-	}
+	assert.OK(t, c.Err(), "the connection is over too:")
 	require.OK(t, s.Close())
 }
 
@@ -248,20 +236,13 @@ func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
 	s := consume(t, c, q, 3)
 	d := collect(t, s, 3)
 	b.CloseConnections()
-	if _, err := s.Collect(within(t), 1, 0, nil); err == nil || !strings.Contains(err.Error(), "closed by the test") {
-		t.Fatalf("Collect = %v, want the broker's reason", err)
-	}
+	_, err := s.Collect(within(t), 1, 0, nil)
+	assert.Has(t, fmt.Sprint(err), "closed by the test", "Collect says the broker's reason")
 	<-c.Done()
-	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "closed by the test") {
-		t.Errorf("Err = %v, want the broker's reason", err)
-	}
-	if err := s.Ack(d[2].Tag, true); !errors.Is(err, rabbit.ErrClosed) {
-		t.Fatalf("late ack: %v, want ErrClosed", err)
-	}
+	assert.Has(t, fmt.Sprint(c.Err()), "closed by the test", "Err says the broker's reason")
+	assert.Error(t, s.Ack(d[2].Tag, true), rabbit.ErrClosed, "late ack")
 	again := collect(t, consume(t, dial(t, b.URL), q, 3), 3)
-	if len(again) != 3 || again[0].Count != 1 {
-		t.Errorf("%d redelivered, count %d; want 3, 1", len(again), again[0].Count)
-	}
+	assert.Is(t, again[0].Count, 1, "of three redelivered, the count of the first")
 }
 
 func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
@@ -269,9 +250,7 @@ func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
 	b := stack.AMQP(t)
 	c := dial(t, b.URL)
 	_, err := c.Consume(t.Context(), "nowhere", "tag", 1)
-	if err == nil || !strings.Contains(err.Error(), "no queue 'nowhere'") {
-		t.Fatalf("Consume = %v", err)
-	}
+	assert.Has(t, fmt.Sprint(err), "no queue 'nowhere'", "Consume")
 	if e, ok := errors.AsType[*rabbit.BrokerError](err); !ok || e.Code != 404 {
 		t.Errorf("want a BrokerError 404, got %v", err)
 	}

@@ -35,12 +35,9 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 	c := dial(t, b.URL)
 	topo := topology(b)
 	topo.TakeMain = true
-	if _, err := rabbit.Declare(t.Context(), c, topo); !errors.Is(err, rabbit.ErrNoMain) {
-		t.Errorf("without the queue: %v, want ErrNoMain", err)
-	}
-	if b.Exists(topo.Queue) {
-		t.Error("the main queue was made")
-	}
+	_, err := rabbit.Declare(t.Context(), c, topo)
+	assert.Error(t, err, rabbit.ErrNoMain, "without the queue")
+	assert.Is(t, b.Exists(topo.Queue), false, "the main queue was made")
 	b.DeclareQueue(topo.Queue, rabbit.Table{
 		"x-queue-type": "quorum", "x-delivery-limit": int64(7), "x-max-length": int64(1000),
 	})
@@ -56,9 +53,7 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 			t.Errorf("inspected %+v", one)
 		}
 	}
-	if missing, err := rabbit.Missing(t.Context(), c, topo); err != nil || len(missing) != 0 {
-		t.Errorf("missing %q, %v", missing, err)
-	}
+	assert.Is(t, len(require.Get(rabbit.Missing(t.Context(), c, topo))(t)), 0, "missing")
 }
 
 // Given main queues of each type, with messages or not, when their type is asked for, then only a classic one is

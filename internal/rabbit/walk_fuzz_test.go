@@ -105,15 +105,7 @@ func TestFramesThatComeInPiecesGoByAsTheyAre(t *testing.T) {
 		full := &ledger{budget: NewBudget(1, 1)}
 		full.admit(1, 1<<20)
 		w.watch(name, full)
-		var got []byte
-		for p := make([]byte, 4096); ; {
-			n, err := w.Read(p)
-			got = append(got, p[:n]...)
-			if err != nil {
-				break
-			}
-		}
-		if !bytes.Equal(got, stream) {
+		if got := readAll(t, w, 4096); !bytes.Equal(got, stream) {
 			t.Fatalf("cut at %d: the client reads %x, want %x", cut, got, stream)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -92,15 +93,11 @@ func testUnreadable(t *testing.T, b *stack.Broker, raw *stack.RawPublisher, odd 
 		return s
 	}
 	for count := range 3 {
-		if err := see(q, count, unreadable).Close(); err != nil { // gives it back, and counts it
-			t.Fatal(err)
-		}
+		require.OK(t, see(q, count, unreadable).Close()) // gives it back, and counts it
 	}
 	t.Log(first)
 	s := see(dead, 0, unreadable)
 	publishN(t, publisher(t, config(b.URL)), dead, 1)
 	require.OK(t, s.Close())
-	if got := collect(t, consume(t, c, dead, 10), 2); got[1].MessageID != "0" {
-		t.Errorf("behind it came %q", got[1].MessageID)
-	}
+	assert.Is(t, collect(t, consume(t, c, dead, 10), 2)[1].MessageID, "0", "behind it came")
 }
