@@ -91,9 +91,8 @@ func TestAConflictFromAFileTakesNoEffectWithoutForce(t *testing.T) {
 	res := w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
 	n, _ := w.effects()
 	assert.Is(t, n, 0, "without force, as of %+v, effects", res)
-	if res := w.replayFrom(text, deadletter.ReplayOptions{Force: true, Window: 10}); res.Replayed+res.Stale != 1 {
-		t.Errorf("with force: %+v", res)
-	}
+	res = w.replayFrom(text, deadletter.ReplayOptions{Force: true, Window: 10})
+	assert.Is(t, res.Replayed+res.Stale, 1, "with force: %+v", res)
 	w.wantEffects(1)
 	assert.Is(t, w.RowOf(id).Status, dedup.Discarded, "the row of the conflict")
 }

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -79,9 +77,7 @@ func (w *world) wantTold(l *listener, want ...string) {
 	w.T.Helper()
 	w.Eventually("all are told", func() (string, bool) { return "", len(l.keys()) >= len(want) })
 	w.settled()
-	if diff := cmp.Diff(want, l.keys()); diff != "" {
-		w.T.Errorf("told (-want +got):\n%s", diff)
-	}
+	assert.Equal(w.T, l.keys(), want, "told")
 }
 
 // settled waits until the bookmark is behind the last step.

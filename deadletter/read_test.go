@@ -6,11 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -34,9 +33,7 @@ func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Equal(t, got, want, "listed")
 }
 
 func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {

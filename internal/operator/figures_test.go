@@ -142,9 +142,7 @@ func TestRetentionSaysThatItDoesNotKeepPace(t *testing.T) {
 				by += time.Duration(c.more) * time.Second
 				tell(by)
 			}
-			if got := strings.Count(out.String(), "does not keep pace"); got != c.want {
-				t.Errorf("it was said %d times when rows were %v late, want %d", got, by, c.want)
-			}
+			assert.Is(t, strings.Count(out.String(), "does not keep pace"), c.want, "rows were %v late: it was said times", by)
 		}
 	})
 }

@@ -159,13 +159,9 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
 	w := newShop(t).dead(true, names("k", 2500)...)
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
-	if r := w.run(nil); len(r.Findings) != 2500 {
-		t.Fatalf("%d found, want 2500", len(r.Findings))
-	}
+	require.Is(t, len(w.run(nil).Findings), 2500, "found")
 	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
-	if r.Open() != 0 || w.Broker.Depth(w.Queue) != 2500 {
-		t.Errorf("%d are left, %d were sent; want all 2500 sent", r.Open(), w.Broker.Depth(w.Queue))
-	}
+	assert.Is(t, [2]int{r.Open(), w.Broker.Depth(w.Queue)}, [2]int{0, 2500}, "left, and sent")
 	w.wantFound(w.run(nil))
 }
 

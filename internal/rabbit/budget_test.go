@@ -420,7 +420,5 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 		t.Fatalf("after %d bytes the connection was over: %v", line.Carried()-before, err)
 	}
 	require.OK(t, s.Ack(first.Tag, false))
-	if got := collect(t, s, 1)[0]; len(got.Body) != large {
-		t.Errorf("a body of %d bytes came again, want %d", len(got.Body), large)
-	}
+	assert.Is(t, len(collect(t, s, 1)[0].Body), large, "bytes of the body that came again")
 }

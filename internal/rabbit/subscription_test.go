@@ -184,9 +184,7 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 			require.OK(t, s.Ack(tag, false))
 		}
 		require.OK(t, s.AckAll(some(tc.ack)))
-		if have := s.Acked(); have != uint64(len(tc.before)+len(tc.ack)) {
-			t.Errorf("%s: %d deliveries count as acked, want %d", name, have, len(tc.before)+len(tc.ack))
-		}
+		assert.Is(t, int(s.Acked()), len(tc.before)+len(tc.ack), "%s: deliveries that count as acked", name)
 		require.OK(t, s.Close())
 		poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
 		for _, i := range tc.left {

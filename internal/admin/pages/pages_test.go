@@ -380,9 +380,8 @@ func TestManyLettersAreGroupedBitByBit(t *testing.T) {
 	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
 	_, page := w.get("/letters/groups/0")
 	assert.Has(t, page, "None of the latest 5,000 dead letters is of this", "a group that was not met")
-	if page := w.until("/letters", "5,500 letters in all"); strings.Count(page, `href="/letters/groups/`) != 2 {
-		t.Errorf("want two groups:\n%s", page)
-	}
+	page = w.until("/letters", "5,500 letters in all")
+	assert.Is(t, strings.Count(page, `href="/letters/groups/`), 2, "%s: groups", page)
 }
 
 // deadMany writes so many dead rows, one a second; twelve of them, of all ages, have an error of their own.
@@ -414,9 +413,8 @@ func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 		"consumer_timestamp, created_at, remark) " +
 		"VALUES ('g', 'stock.rollback', 'order-3', 1, 2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'too late')")
 	id := view.GroupID(dedup.ReasonExhausted, deadletter.Fingerprint("sku 1 has only 1 reserved, 1 were asked for"))
-	if page := w.until("/letters", "/letters/groups/"+id); strings.Count(page, "/letters/groups/") != 2 {
-		t.Errorf("want two groups, one of them %s:\n%s", id, page)
-	}
+	page := w.until("/letters", "/letters/groups/"+id)
+	assert.Is(t, strings.Count(page, "/letters/groups/"), 2, "%s: groups", page)
 	const preview = "/letters/act?act="
 	const again, one = "would fail again", "this letter</button>"
 	for path, texts := range map[string][]string{
@@ -458,9 +456,7 @@ func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 		t.Fatal("the group's page offers no download")
 	}
 	for _, path := range []string{html.UnescapeString(link[1]), "/letters/download?error=reserved"} {
-		if text := w.says(path, http.StatusOK, "!order-9"); strings.Count(text, "\n") != 2 {
-			t.Errorf("%s:\n%s", path, text)
-		}
+		assert.Is(t, strings.Count(w.says(path, http.StatusOK, "!order-9"), "\n"), 2, "%s: lines", path)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -124,8 +122,6 @@ func TestADifferenceIsShownWithWhatStandsAroundIt(t *testing.T) {
 		"all":                                    {"a", "b", []line{{"-", "a"}, {"+", "b"}}},
 		"the end is gone":                        {"a\nb", "a", []line{{" ", "a"}, {"-", "b"}}},
 	} {
-		if diff := cmp.Diff(tc.want, difference(tc.was, tc.is)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		assert.Equal(t, difference(tc.was, tc.is), tc.want, "%s", name)
 	}
 }

@@ -118,9 +118,7 @@ func TestAProxyIsKnownByAnyOfItsHeaders(t *testing.T) {
 	browser := http.Header{"Accept": {"*/*"}, "Authorization": {"x"}, "Cookie": {"a=b"}, "Sec-Fetch-Site": {"same-origin"},
 		"Origin": {"http://localhost:8080"}, "Sec-Ch-Ua": {"x"}, "X-Requested-With": {"x"}, "Traceparent": {"x"},
 		"Idempotency-Key": {"x"}, "Dnt": {"1"}, "Upgrade-Insecure-Requests": {"1"}, "Priority": {"u=0"}}
-	if w := (asked{header: browser}).ask(g, Look); w.Code != 200 {
-		t.Errorf("a browser gets HTTP %d %s", w.Code, w.Body)
-	}
+	assert.Is(t, (asked{header: browser}).ask(g, Look).Code, 200, "a browser gets HTTP")
 }
 
 // Given a daemon that misses something, then anybody is told what, and only who may look is told why, as reasons hold
