@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -40,23 +38,12 @@ func ExampleBlame() {
 		servers.Publish("bookings.cancel", key, "{}")
 	}
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(3)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(3)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.cancel", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Println(e.Key, e.Outcome)
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.HandlerFunc(cancelAll))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT id, cancelled FROM booking")

@@ -42,19 +42,12 @@ func ExampleCalls() {
 		}
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.refund", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Println(e.Key, e.Outcome)
-			stop()
-		},
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.Calls(refund, consumer.CallOptions{Concurrency: 1, Timeout: 2 * time.Second}))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	fmt.Println("paid:", b.paid["booking-1"])

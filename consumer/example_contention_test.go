@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log"
 	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -33,11 +32,10 @@ func ExampleContention() {
 	servers.Exec("INSERT INTO seat VALUES (2)")
 	servers.Publish("seats.move", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
+	ctx, ended := servers.Until(1)
 	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.move", Migrate: true,
-		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); stop() },
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.Each(moveSeat))
 	if err != nil {
 		log.Panic(err)

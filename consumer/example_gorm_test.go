@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -52,16 +51,12 @@ func ExampleEach_gorm() {
 	servers.Exec("INSERT INTO bookings VALUES ('booking-1', 4200, FALSE)")
 	servers.Publish("bookings.cancelled", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.cancelled", Migrate: true,
-		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); stop() },
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.Each(cancelBooking))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT booking_id, cents, cancelled FROM bookings JOIN refunds ON booking_id = bookings.id")

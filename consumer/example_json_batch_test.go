@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -47,23 +45,12 @@ func ExampleJSONBatch() {
 	servers.Publish("seats.all", "booking-2", `{"seat":13}`)
 	servers.Publish("seats.all", "booking-3", `{"seat":14,"by":"Bob"}`)
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(3)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(3)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.all", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Println(e.Key, e.Outcome)
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.JSONBatch(takeSeats))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT number, taken_by FROM seat")

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -39,23 +37,12 @@ func ExampleJSON() {
 	take := func(_ context.Context, tx *gorm.DB, s seatTaken, _ consumer.Message) error {
 		return tx.Exec("INSERT INTO seat (number, taken_by) VALUES (?, ?)", s.Seat, s.By).Error
 	}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(3)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(3)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.take", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Printf("%s %v, reason %q\n", e.Key, e.Outcome, e.Reason)
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(e consumer.Ended) { fmt.Printf("%s %v, reason %q\n", e.Key, e.Outcome, e.Reason); ended() },
 	}, consumer.JSON(take))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT number, taken_by FROM seat")

@@ -29,9 +29,8 @@ func ExampleLater() {
 	servers.Exec("INSERT INTO seat VALUES (1, 'booking-1', 0)")
 	servers.Publish("seats.over", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.over", Migrate: true,
 		Observe: func(e consumer.Ended) {
 			switch e.Outcome {
@@ -39,14 +38,11 @@ func ExampleLater() {
 				servers.Exec("UPDATE seat SET show_over = 1")
 			case consumer.Applied:
 				fmt.Println(e.Key, e.Outcome, "in attempt", e.Attempt)
-				stop()
+				ended()
 			}
 		},
 	}, consumer.Each(freeWhenOver))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT id, COALESCE(booking, 'free') FROM seat")

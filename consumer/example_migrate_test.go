@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -23,11 +22,10 @@ func ExampleConfig_migrate() {
 	defer servers.Close()
 	servers.Publish("greetings", "greeting-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
+	ctx, ended := servers.Until(1)
 	cfg := consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "greetings",
-		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); stop() },
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}
 	for _, migrate := range []bool{false, true} {
 		cfg.Migrate = migrate

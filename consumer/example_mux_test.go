@@ -3,8 +3,6 @@ package consumer_test
 import (
 	"context"
 	"log"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -34,25 +32,15 @@ func ExampleMux() {
 	servers.PublishAs("orders.over", "order.cancelled", "order-1", `{"order":"order-1","pieces":2}`, nil)
 	servers.PublishAs("orders.over", "order.returned", "order-2", `{"order":"order-2","pieces":3}`, nil)
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(2)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(2)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "orders.over", Migrate: true,
-		Observe: func(consumer.Ended) {
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(consumer.Ended) { ended() },
 	}, consumer.Mux{
 		"order.cancelled": consumer.JSON(cancelled),
 		"order.returned":  consumer.JSON(returned),
 	})
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT free, used FROM shelf")

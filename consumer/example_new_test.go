@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -25,8 +24,7 @@ func ExampleNew() {
 	servers.Exec("INSERT INTO office VALUES (0)")
 	servers.Publish("tickets.count", "ticket-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
+	ctx, ended := servers.Until(1)
 	db, warnings, err := dedup.Open(ctx, servers.MySQLDSN, dedup.OpenOptions{MaxOpen: 40})
 	if err != nil {
 		log.Panic(err)
@@ -41,7 +39,7 @@ func ExampleNew() {
 	}
 	c, err := consumer.New(consumer.Config{
 		AMQPURLs: []string{servers.AMQPURL}, Queue: "tickets.count", Migrate: true,
-		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); stop() },
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.Each(countTicket), consumer.Options{DB: db})
 	if err != nil {
 		log.Panic(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log"
 	"sync"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -17,17 +16,12 @@ import (
 type outcomes struct {
 	mu    sync.Mutex
 	count map[string]int
-	want  int
-	all   func() // called when so many have ended as are wanted
 }
 
 func (o *outcomes) ended(e consumer.Ended) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count[e.Outcome.String()]++
-	if o.want--; o.want == 0 {
-		o.all()
-	}
 }
 
 // sendTicket writes what is to be sent into a table: mail would be sent at least once, a row is written exactly once.
@@ -47,17 +41,13 @@ func ExampleConfig_observe() {
 	servers.Publish("tickets.send", "ticket-1", "buyer@example.org")
 	servers.Publish("tickets.send", "ticket-2", "")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	seen := &outcomes{count: map[string]int{}, want: 3, all: stop}
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(3)
+	seen := outcomes{count: map[string]int{}}
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "tickets.send", Migrate: true,
-		Lanes: 1, Observe: seen.ended,
+		Lanes: 1, Observe: func(e consumer.Ended) { seen.ended(e); ended() },
 	}, consumer.Each(sendTicket))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	fmt.Println(seen.count) // nobody writes any more: Run has returned

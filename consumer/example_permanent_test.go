@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -30,25 +29,14 @@ func ExamplePermanent() {
 	servers.Exec("CREATE TABLE booking (id VARCHAR(40) PRIMARY KEY, refunded INT NOT NULL)")
 	servers.Publish("bookings.refund", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.refund", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Println(e.Key, e.Outcome)
-			fmt.Println("reason:", e.Reason)
-			fmt.Println("cause:", e.Cause)
-			stop()
-		},
+		Observe: func(e consumer.Ended) { fmt.Printf("%s %v, %s: %s\n", e.Key, e.Outcome, e.Reason, e.Cause); ended() },
 	}, consumer.Each(refundOnce))
 	if err != nil {
 		log.Panic(err)
 	}
-	if err := c.Run(ctx); err != nil {
-		log.Panic(err)
-	}
 	// Output:
-	// booking-1 dead_lettered
-	// reason: permanent
-	// cause: nobody has this booking
+	// booking-1 dead_lettered, permanent: nobody has this booking
 }

@@ -32,9 +32,8 @@ func ExampleRetryIn() {
 	servers.Exec("INSERT INTO ticket VALUES ('ticket-1', 0, 0)")
 	servers.Publish("tickets.send", "ticket-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "tickets.send", Migrate: true,
 		Observe: func(e consumer.Ended) {
 			switch e.Outcome {
@@ -42,14 +41,11 @@ func ExampleRetryIn() {
 				fmt.Println("failed:", e.Cause)
 				servers.Exec("UPDATE ticket SET paid = 1")
 			case consumer.Applied:
-				stop()
+				ended()
 			}
 		},
 	}, consumer.Each(sendPaid))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT id, sent FROM ticket")

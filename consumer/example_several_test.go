@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -27,16 +25,10 @@ func ExampleOpenAll() {
 	servers.Publish("seats.free", "booking-1", "{}")
 	servers.Publish("points.refund", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var ended atomic.Int32
+	ctx, ended := servers.Until(2)
 	seats := consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.free", Migrate: true,
-		Observe: func(consumer.Ended) {
-			if ended.Add(1) == 2 {
-				stop() // a daemon stops at a signal
-			}
-		},
+		Observe: func(consumer.Ended) { ended() }, // a daemon stops at a signal
 	}
 	points := seats // Group and RoutingKeys follow Queue, unless they are set
 	points.Queue = "points.refund"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -37,16 +36,12 @@ func ExampleSQL() {
 	servers.Exec("INSERT INTO booking VALUES ('booking-1', 4200)")
 	servers.Publish("bookings.pay-back", "booking-1", "{}")
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(1)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.pay-back", Migrate: true,
-		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); stop() },
+		Observe: func(e consumer.Ended) { fmt.Println(e.Key, e.Outcome); ended() },
 	}, consumer.Each(payBack))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT booking, cents FROM refund")

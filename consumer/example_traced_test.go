@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -24,11 +23,10 @@ func ExampleTraced() {
 
 	spans := tracetest.NewInMemoryExporter() // a program of yours exports them to its collector
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
+	ctx, ended := servers.Until(1)
 	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "doors.open", Migrate: true,
-		Observe: func(consumer.Ended) { stop() },
+		Observe: func(consumer.Ended) { ended() },
 	}, consumer.With(consumer.Each(openDoor), consumer.Traced(provider)))
 	if err != nil {
 		log.Panic(err)

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -50,23 +48,12 @@ func ExampleValidator() {
 	servers.Publish("seats.change", "booking-1", `{"seat":12}`)
 	servers.Publish("seats.change", "booking-2", `{"seat":`)
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(2)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(2)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "seats.change", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Printf("%s %v, reason %q\n", e.Key, e.Outcome, e.Reason)
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(e consumer.Ended) { fmt.Printf("%s %v, reason %q\n", e.Key, e.Outcome, e.Reason); ended() },
 	}, seatChanger{})
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT booking, number FROM seat")

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -41,23 +39,12 @@ func ExampleWith() {
 	servers.PublishAs("shelves.open", "", "shelf-1", "{}", map[string]any{"tenant": "north"})
 	servers.PublishAs("shelves.open", "", "shelf-2", "{}", nil)
 
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	var left atomic.Int64
-	left.Store(2)
-	c, err := consumer.Open(ctx, consumer.Config{
+	ctx, ended := servers.Until(2)
+	err := consumer.Run(ctx, consumer.Config{
 		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "shelves.open", Migrate: true,
-		Observe: func(e consumer.Ended) {
-			fmt.Printf("%s %v, cause %q\n", e.Key, e.Outcome, e.Cause)
-			if left.Add(-1) == 0 {
-				stop()
-			}
-		},
+		Observe: func(e consumer.Ended) { fmt.Printf("%s %v, cause %q\n", e.Key, e.Outcome, e.Cause); ended() },
 	}, consumer.With(consumer.Each(openShelf), consumer.Logged(slog.Default()), ofTenant, consumer.Recover))
 	if err != nil {
-		log.Panic(err)
-	}
-	if err := c.Run(ctx); err != nil {
 		log.Panic(err)
 	}
 	servers.Show("SELECT tenant, name FROM shelf")
