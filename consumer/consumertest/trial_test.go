@@ -3,13 +3,17 @@ package consumertest_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
+	"maps"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +27,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -34,14 +39,10 @@ func free(_ context.Context, tx *gorm.DB, m consumer.Message) error {
 	if err := tx.Exec("UPDATE seat SET taken = 0 WHERE booking = ?", m.Key).Error; err != nil {
 		return err
 	}
-	switch wrong := string(m.Body); wrong {
-	case "{}":
-		return nil
-	case "hopeless":
-		return consumer.Permanent(errors.New(wrong))
-	default:
+	if wrong := string(m.Body); wrong != "{}" {
 		return errors.New(wrong)
 	}
+	return nil
 }
 
 // say are ends in few words.
@@ -52,7 +53,7 @@ func say(ends ...consumer.Ended) (all []string) {
 	return all
 }
 
-func want(t *testing.T, what string, got []string, want ...string) {
+func want[T any](t *testing.T, what string, got []T, want ...T) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
@@ -95,108 +96,11 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	if row := w.Row(tag, "b1"); row.Status != dedup.Success || row.Replays != 1 {
 		t.Errorf("the row is %+v, want success after one replay", row)
 	}
-}
-
-// Given a message that waits for its next attempt, when a copy of it comes, then that is put off, and counts as none.
-func TestACopyThatComesTooEarlyIsNoAttempt(t *testing.T) {
-	w := consumertest.New(t, consumer.Each(free), consumertest.Options{})
-	m := consumertest.Message(tag, "b1", "late")
-	w.Deliver(m)
-	if e := w.Deliver(m); e.Outcome != consumer.InProgress || e.Delay != time.Second {
-		t.Errorf("the copy ended as %v, want that it comes back in a second", e)
-	}
-	assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts are counted")
-}
-
-// Given a batch in which one message fails and one fails for good, then the others are applied in the same moment, and
-// nothing of these two is.
-func TestWhoIsBlamedLeavesTheBatchToTheOthers(t *testing.T) {
-	w := consumertest.New(t, consumer.Each(free), consumertest.Options{})
-	ends := w.DeliverAll(consumertest.Message(tag, "b1", "{}"), consumertest.Message(tag, "b2", "late"),
-		consumertest.Message(tag, "b3", "hopeless"), consumertest.Message(tag, "b4", "{}"),
-		consumertest.Message(tag, "b1", "{}"), consumertest.Message(tag, "b4", "another body"))
-	const of = "stock.rollback/seat.release/"
-	want(t, "the batch", say(ends...)[:5], of+`"b1" applied`, of+`"b2" retried, attempt 1, again in 1s: "late"`,
-		of+`"b3" dead_lettered, permanent: "hopeless"`, of+`"b4" applied`, of+`"b1" duplicate`)
-	assert.Is(t, ends[5].Reason, dedup.ReasonConflict, "another body under a key")
-	got := freed(w)
-	slices.Sort(got)
-	want(t, "the effects", got, "b1", "b4")
-}
-
-// Bugs are handlers that look right, and what a trial says of them.
-func TestATrialShowsTheBugsOfHandlers(t *testing.T) {
-	each := func(f func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
-		return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error { return f(tx, m) })
-	}
-	full := &mysql.MySQLError{Number: 1264, SQLState: [5]byte([]byte("22003")), Message: "Out of range value"}
-	mails := 0
-	for name, tc := range map[string]struct {
-		handler consumer.Handler
-		shows   func(*consumertest.Trial, consumer.Ended) error
-	}{
-		"it drops an error, and half of its effect is missing": {
-			each(func(tx *gorm.DB, m consumer.Message) error {
-				tx.Exec("UPDATE seat SET free = free + 1 WHERE booking = ?", m.Key)
-				return nil
-			}), func(_ *consumertest.Trial, e consumer.Ended) error {
-				return says(e, consumer.Retried, full.Error())
-			},
-		},
-		"it leaves a row unread, and goes on": {
-			each(func(tx *gorm.DB, m consumer.Message) error {
-				_ = tx.Raw("SELECT taken FROM seat WHERE booking = ?", m.Key).Row()
-				return tx.Exec("DELETE FROM seat WHERE booking = ?", m.Key).Error
-			}), func(_ *consumertest.Trial, e consumer.Ended) error {
-				return says(e, consumer.Retried, "rows of a query must be read or closed")
-			},
-		},
-		"it commits by itself": {
-			each(func(tx *gorm.DB, _ consumer.Message) error { return tx.Exec("COMMIT").Error }),
-			func(_ *consumertest.Trial, e consumer.Ended) error {
-				return says(e, consumer.DeadLettered, consumer.ErrEndsTransaction.Error())
-			},
-		},
-		"it does something outside its transaction that happens again": {
-			each(func(*gorm.DB, consumer.Message) error {
-				if mails++; mails == 1 {
-					return errors.New("not yet")
-				}
-				return nil
-			}), func(w *consumertest.Trial, _ consumer.Ended) error {
-				if w.Advance(time.Minute); mails != 2 {
-					return fmt.Errorf("%d mails are sent, want 2", mails)
-				}
-				return nil
-			},
-		},
-		"it says Except although it has written for the one that it blames": {
-			consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-				tx.Exec("DELETE FROM seat WHERE booking = ?", msgs[0].Key)
-				return consumer.Except(consumer.BlamedMessage{Err: consumer.Permanent(errors.New("no seat"))})
-			}), func(w *consumertest.Trial, e consumer.Ended) error {
-				w.DeliverAll(consumertest.Message(tag, "b2", "{}"), consumertest.Message(tag, "b3", "{}"))
-				if got := freed(w); !slices.Contains(got, "b2") {
-					return fmt.Errorf("the effects are %q, want that of the dead one among them", got)
-				}
-				return says(e, consumer.DeadLettered, "no seat")
-			},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			answer := func(s consumertest.Statement) consumertest.Answer {
-				switch {
-				case strings.Contains(s.Query, "free + 1"):
-					return consumertest.Answer{Err: full}
-				case strings.HasPrefix(s.Query, "SELECT"):
-					return consumertest.Answer{Columns: []string{"taken"}, Rows: [][]any{{1}, {1}}}
-				}
-				return consumertest.Answer{Changed: 1}
-			}
-			w := consumertest.New(t, tc.handler, consumertest.Options{Answer: answer})
-			assert.OK(t, tc.shows(w, w.Deliver(consumertest.Message(tag, "b1", "{}"))))
-		})
-	}
+	mended = false
+	late := consumertest.Message(tag, "b2", "late")
+	w.Deliver(late)
+	want(t, "a copy that is too early", say(w.Deliver(late)), `stock.rollback/seat.release/"b2" in_progress, again in 1s`)
+	assert.Is(t, w.Row(tag, "b2").Attempts, 1, "attempts, with a copy that was too early")
 }
 
 func says(e consumer.Ended, o consumer.Outcome, cause string) error {
@@ -206,47 +110,22 @@ func says(e consumer.Ended, o consumer.Outcome, cause string) error {
 	return nil
 }
 
-// Given handlers that panic, end their goroutine, outlive their time, or find a server away, then each ends as it does
-// in production, and no time passes but that of the test.
-func TestWhatAHandlerDoesBesidesReturning(t *testing.T) {
-	for name, tc := range map[string]struct {
-		do   func(context.Context) error
-		want string
-	}{
-		"it panics": {
-			func(context.Context) error { panic("oops") }, "retried, attempt 1, again in 1s: \"handler panicked: oops",
-		},
-		"it ends its goroutine": {
-			func(context.Context) error { runtime.Goexit(); return nil },
-			"retried, attempt 1, again in 1s: \"the handler ended its goroutine",
-		},
-		"its time is over": {
-			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-			"retried, attempt 1, again in 1s: \"handler timeout: over 10s",
-		},
-		"the database is away": {
-			func(context.Context) error { return driver.ErrBadConn },
-			"abandoned: \"batch of 1: a dependency stayed away",
-		},
-		"two transactions meet": {
-			func(context.Context) error { return consumer.Contention(errors.New("met")) }, "in_progress, again in 1s: \"met",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := consumertest.New(t, consumer.Each(func(ctx context.Context, _ *gorm.DB, _ consumer.Message) error {
-					return tc.do(ctx)
-				}), consumertest.Options{})
-				got := w.Deliver(consumertest.Message(tag, "b1", "{}")).String()
-				if !strings.HasPrefix(got, `stock.rollback/seat.release/"b1" `+tc.want) {
-					t.Errorf("it ended as %s, want %s", got, tc.want)
-				}
-				if attempts := w.Row(tag, "b1").Attempts; (attempts == 1) != strings.Contains(tc.want, "attempt 1") {
-					t.Errorf("%d attempts are counted", attempts)
-				}
-			})
-		})
-	}
+// Given a handler that outlives its time, or finds a server away, then it ends as it does in production, and no time
+// passes but that of the test.
+func TestAHandlersTimeIsThatOfTheTest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := consumertest.New(t, consumer.Each(func(ctx context.Context, _ *gorm.DB, m consumer.Message) error {
+			if m.Key == "away" {
+				return driver.ErrBadConn
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}), consumertest.Options{})
+		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "b1", "{}")), consumer.Retried, "handler timeout: over 10s"))
+		assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts")
+		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "away", "{}")), consumer.Abandoned, "stayed away"))
+		assert.Is(t, w.Row(tag, "away").Attempts, 0, "attempts while the database was away")
+	})
 }
 
 // Given a message whose database is away, then it is given back, without an attempt, and applied when it comes again.
@@ -328,14 +207,9 @@ func TestTheOutboxHasWhatIsCommitted(t *testing.T) {
 	freed := func(key string) outbox.Message {
 		return outbox.Message{Tag: "freed", Key: key, Body: []byte(`"{}"`), Headers: map[string]any{"shop": "a"}}
 	}
-	all := []outbox.Message{
-		freed("b1"),
-		{Tag: "reminder", Key: "b1", Body: []byte("{}"), Delay: time.Hour, Exchange: outbox.DefaultExchange},
-		freed("b2"),
-	}
-	if diff := cmp.Diff(all, got); diff != "" {
-		t.Errorf("the outbox (-want +got):\n%s", diff)
-	}
+	want(t, "the outbox", got, freed("b1"),
+		outbox.Message{Tag: "reminder", Key: "b1", Body: []byte("{}"), Delay: time.Hour, Exchange: outbox.DefaultExchange},
+		freed("b2"))
 	e := w.Deliver(consumertest.Message("third", "b1", "another"))
 	assert.OK(t, says(e, consumer.Retried, outbox.ErrConflict.Error()))
 }
@@ -345,14 +219,8 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 	var o consumertest.Outbox
 	ctx, at := t.Context(), time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	m := outbox.Message{Tag: "order.timeout", Key: "o1", Body: []byte("{}"), NotBefore: at, RoutingKey: "orders"}
-	for _, err := range []error{outbox.Put(ctx, &o, m), outbox.Put(ctx, &o, m)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff([]outbox.Message{m}, o.Messages()); diff != "" {
-		t.Errorf("what stands there (-want +got):\n%s", diff)
-	}
+	require.OK(t, outbox.Put(ctx, &o, m), outbox.Put(ctx, &o, m))
+	want(t, "what stands there", o.Messages(), m)
 	changed := m
 	changed.Body = []byte("[]")
 	assert.Error(t, outbox.Put(ctx, &o, changed), outbox.ErrConflict, "another body")
@@ -366,10 +234,120 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 	}
 	const update = "UPDATE orders SET status = 'cancelled' WHERE id = ?"
 	res := require.Get(o.ExecContext(ctx, update, 7))(t)
-	if n, _ := res.RowsAffected(); n != 1 {
-		t.Errorf("%d rows, want 1", n)
+	assert.Is(t, require.Get(res.RowsAffected())(t), 1, "rows")
+	want(t, "its statements", o.Statements(), consumertest.Statement{Query: update, Args: []any{7}})
+}
+
+func TestMain(m *testing.M) {
+	stack.Main(m, func() error {
+		for _, end := range t.cleanups {
+			end()
+		}
+		return nil
+	})
+}
+
+// suite are the servers of a suite, and what it holds a handler against that adds one to a row for each message. A
+// process that is to be killed is told by this variable where they are.
+func suite(t *testing.T) (consumertest.Servers, consumertest.Invariant) {
+	t.Helper()
+	const where = "CONSUMERTEST_SERVERS"
+	if os.Getenv(where) == "" {
+		t.Setenv(where, stack.MySQL(t)+" "+stack.AMQP(t).URL)
 	}
-	if diff := cmp.Diff([]consumertest.Statement{{Query: update, Args: []any{7}}}, o.Statements()); diff != "" {
-		t.Errorf("its statements (-want +got):\n%s", diff)
+	dsn, url, _ := strings.Cut(os.Getenv(where), " ")
+	in := consumertest.Invariant{
+		Setup: func(t *testing.T, db *sql.DB) {
+			for _, text := range []string{
+				"DROP TABLE IF EXISTS seat",
+				"CREATE TABLE seat (booking VARBINARY(40) PRIMARY KEY, free INT NOT NULL) ENGINE=InnoDB",
+			} {
+				require.Get(db.ExecContext(t.Context(), text))(t)
+			}
+		},
+		Query: "SELECT booking, free FROM seat WHERE free <> 1 UNION ALL " +
+			"SELECT 'all of them', COUNT(*) FROM seat HAVING COUNT(*) <> 30",
 	}
+	for i := range 30 {
+		in.Messages = append(in.Messages, consumertest.Message(tag, fmt.Sprintf("b%02d", i), "{}"))
+	}
+	return consumertest.Servers{MySQLDSN: dsn, AMQPURL: url}, in
+}
+
+const freeOne = "INSERT INTO seat VALUES (?, 1) ON DUPLICATE KEY UPDATE free = free + 1"
+
+func one(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+	return tx.Exec(freeOne, m.Key).Error
+}
+
+// Handlers of each kind, and some that put a message off or say when it is to come back, hold their invariant whatever
+// happens, if they write in their transaction.
+func TestHandlersOfEachKindPassTheSuite(t *testing.T) {
+	s, in := suite(t)
+	all := func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var early []consumer.BlamedMessage
+		for i, m := range msgs {
+			if m.Attempt < 2 && m.Replays == 0 && strings.HasSuffix(m.Key, "4") {
+				early = append(early, consumer.BlamedMessage{Index: i, Err: errors.New("not yet")})
+			} else if err := one(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return consumer.Except(early...)
+	}
+	var seen sync.Map
+	h := consumer.Mux{
+		"each": consumer.Each(one), "batch": consumer.HandlerFunc(all),
+		"JSON": consumer.JSON(func(ctx context.Context, tx *gorm.DB, _ struct{}, m consumer.Message) error {
+			return one(ctx, tx, m)
+		}),
+		"JSON batch": consumer.JSONBatch(func(ctx context.Context, tx *gorm.DB, _ []struct{}, msgs []consumer.Message) error {
+			return all(ctx, tx, msgs)
+		}),
+		"later": consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			err := one(ctx, tx, m)
+			if _, again := seen.LoadOrStore(m.Key, true); !again {
+				err = errors.Join(err, consumer.Later(errors.New("not now"), time.Millisecond))
+			}
+			return err
+		}),
+		"sooner": consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			err := one(ctx, tx, m)
+			if m.Attempt < 2 {
+				err = errors.Join(err, consumer.RetryIn(errors.New("not yet"), time.Millisecond))
+			}
+			return err
+		}),
+	}
+	tags := slices.Sorted(maps.Keys(h))
+	for i := range in.Messages {
+		in.Messages[i].Tag = tags[i/5]
+	}
+	consumertest.Suite(t, s, consumer.With(h, consumer.Recover), in)
+}
+
+// Given a handler that writes beside its transaction, when the suite is run on it, then it fails, and says which fault
+// has broken what.
+func TestTheSuiteNamesTheFaultThatBreaksAHandler(t *testing.T) {
+	const inside, fault = "CONSUMERTEST_BROKEN", "killed when it is effect"
+	s, in := suite(t)
+	if os.Getenv(inside) == "" {
+		run := exec.CommandContext(t.Context(), os.Args[0], "-test.count=1",
+			"-test.run=^"+t.Name()+"$/^"+strings.ReplaceAll(fault, " ", "_")+"$")
+		run.Env = append(os.Environ(), inside+"=yes")
+		said, err := run.CombinedOutput()
+		for _, want := range []string{fault + " has broken the invariant", "booking:b"} {
+			if err == nil || !strings.Contains(string(said), want) {
+				t.Errorf("the suite ended with %v and does not say %q:\n%s", err, want, said)
+			}
+		}
+		return
+	}
+	cfg := require.Get(mysql.ParseDSN(s.MySQLDSN))(t)
+	db := stack.OpenMySQL(cfg)
+	t.Cleanup(func() { _ = db.Close() })
+	consumertest.Suite(t, s, consumer.Each(func(ctx context.Context, _ *gorm.DB, m consumer.Message) error {
+		_, err := db.ExecContext(ctx, freeOne, m.Key)
+		return err
+	}), in)
 }
