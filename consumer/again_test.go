@@ -1,7 +1,7 @@
 package consumer_test
 
 import (
-	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -89,17 +89,12 @@ func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
 		tc.fail(w, all...)
 		w.startWith(all...)
 		dead, applied := all[:tc.end["dead_lettered"]], all[:tc.end["applied"]]
-		w.ended(dedup.Dead, dead...)
-		w.applied(applied...)
-		w.quiet()
+		w.rests(applied, dead...)
 		w.wantStory(tc.story, all...)
-		for _, k := range dead {
-			w.wantRow(k, wanted{Attempts: 3, Reason: "exhausted", Remark: "shelf is locked"})
-		}
+		w.wantRows(wanted{Attempts: 3, Reason: "exhausted", Remark: "shelf is locked"}, dead...)
 		for _, k := range all {
 			is(w, "calls of "+k, w.times(k), tc.calls)
 		}
-		w.want("letters", w.letters(), once(dead...))
 		got := w.outcomes()
 		delete(got, "in_progress") // copies that were a little early
 		w.want("outcomes", got, tc.end)
@@ -209,9 +204,7 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 	w.startWith(all...)
 
 	good := without(all, all[4], all[5])
-	w.ended(dedup.Dead, all[4:6]...)
-	w.quiet()
-	w.applied(good...)
+	w.rests(good, all[4:6]...)
 	w.wantStory(secondUnrun+" "+secondWorks, all[3])
 	w.wantStory(secondFails+" "+thirdFails+" "+dies, all[4])
 	w.wantStory("failed>processing:2 processing>failed:2 failed>dead:2", all[5])
@@ -239,9 +232,7 @@ func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
 		w.blamed(all...)
 		w.startWith(all...)
 
-		w.ended(dedup.Dead, bad...)
-		w.quiet()
-		w.applied(good...)
+		w.rests(good, bad...)
 		w.wantStory(secondWorks, good...)
 		w.wantStory(secondFails+" "+thirdFails+" "+dies, bad...)
 	})
@@ -345,9 +336,7 @@ func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
 		if row := w.row(all[7]); int(row.Status) != tc.status || row.Attempts != tc.times || row.Owner != "somebody else" {
 			t.Errorf("the row is %v after %d attempts, owner %q: it was moved", row.Status, row.Attempts, row.Owner)
 		}
-		if n := w.number("SELECT COUNT(*) FROM consumer_log_event WHERE msg_key = 'order-0007'"); n != 0 {
-			t.Errorf("%d events of it are written down, want none", n)
-		}
+		w.wantStory("", all[7])
 	})
 }
 
@@ -359,7 +348,7 @@ func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
 	w.oneBatch(n)
 	w.cfg.Prefetch, w.cfg.MaxAttempts = 2*n, 1 // half of what is prefetched may be a batch
 	var blamed []string                        // by the first call, however many messages that has
-	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+	w.handler = handling(func(_ *gorm.DB, msgs []consumer.Message) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if blamed != nil {
@@ -388,9 +377,7 @@ func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
 	dead := len(blamed) - 1 // the first has a row
 	w.mu.Unlock()
 	w.end(map[string]int{"applied": n - dead - 1, "duplicate": 1, "dead_lettered": dead})
-	if most := int(pieces.Load()) * piece; most < len(blamed) {
-		t.Errorf("%d blamed messages were recorded in %d pieces, want at most %d in each", len(blamed), pieces.Load(), piece)
-	}
+	assert.AtLeast(t, int(pieces.Load())*piece, len(blamed), "room in %d pieces", pieces.Load())
 }
 
 // The answer to any COMMIT of a group may be lost, whether it took place or not: every attempt is counted once.
@@ -515,13 +502,9 @@ func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
 			attempts[fmt.Sprint(i%2 == 0, row.Attempts)]++
 			// a copy may be applied while the blame of the other is on its way,
 			// without the lock, or where a group met trouble after its blame, and was begun anew
-			if most := 2 - i%2; row.Attempts > most {
-				t.Errorf("%s had %d attempts, want %d: %s", k, row.Attempts, most, w.story(k))
-			}
+			assert.AtMost(t, row.Attempts, 2-i%2, "attempts of %s", k)
 		}
-		if attempts["true 2"] == 0 {
-			t.Errorf("attempts %v: no failure was counted", attempts)
-		}
+		assert.AtLeast(t, attempts["true 2"], 1, "failures were counted: %v", attempts)
 		var got map[string]int
 		w.eventually("every delivery is counted", func() bool { // which comes after its ack
 			got = w.outcomes()
@@ -531,5 +514,131 @@ func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
 			return got["applied"] == len(all) && got["applied"]+got["duplicate"]+one == copies*len(all)
 		})
 		assert.AtMost(t, got["dead_lettered"]+got["abandoned"], 0, "outcomes %v", maps.Clone(got))
+	})
+}
+
+// reopened leaves rows as a replay leaves them.
+func (w *world) reopened(keys ...string) {
+	w.t.Helper()
+	all := make([]dedup.Reopening, len(keys))
+	for i, k := range keys {
+		body := []byte("{}")
+		all[i] = dedup.Reopening{
+			From:  dedup.Row{Identity: id(k), Version: dedup.Version{Status: dedup.Absent}},
+			Entry: dedup.Entry{Identity: id(k), BodyHash: sha256.Sum256(body), Body: body},
+			Note:  dedup.ReplayNote{By: "me", Token: "replay/1"},
+		}
+	}
+	_, errs := w.records.ReopenAll(w.t.Context(), all)
+	assert.OK(w.t, errors.Join(errs...))
+}
+
+// The stories of reopened messages.
+const (
+	reopens     = "absent>failed:0"
+	worksAtOnce = reopens + " failed>success:1"
+	failsAtOnce = reopens + " failed>failed:1"
+)
+
+// Given reopened messages, two copies of each and two engines without a lock, then each is applied once, which its row
+// counts as an attempt, and none was claimed.
+func TestReopenedMessagesAreAppliedOnceWithoutAClaim(t *testing.T) {
+	w := newWorld(t)
+	w.redisURL = ""
+	w.cfg.BatchSize = 50
+	all := keys("order", 300)
+	w.declare()
+	w.reopened(all...)
+	w.publish("{}", all...)
+	w.publish("{}", all...)
+	w.start()
+	w.start()
+	w.applied(all...)
+	w.quiet()
+	w.wantRows(wanted{Status: dedup.Success, Attempts: 1, Replays: 1}, all...)
+	w.wantStory(worksAtOnce, all...)
+	is(w, "bodies", w.number("SELECT COUNT(msg_body) FROM consumer_log"), 0)
+}
+
+// Given reopened messages of which some fail again, for good, too early, or nobody knows which, then they alone pay for
+// it, and the others are applied.
+func TestReopenedMessagesThatFailAgainFailAlone(t *testing.T) {
+	type one struct {
+		fail  func(*world, ...string)
+		end   dedup.Status
+		story string
+		times int
+	}
+	boom := errors.New("boom")
+	each(t, map[string]one{
+		"once":     {(*world).flaky, dedup.Success, failsAtOnce + " " + secondWorks, 2},
+		"always":   {(*world).failing, dedup.Dead, failsAtOnce + " " + secondFails + " " + thirdFails + " " + dies, 3},
+		"for good": {(*world).hopeless, dedup.Dead, reopens + " failed>dead:0", 1},
+		"without blame": {func(w *world, bad ...string) {
+			w.batch(func(_ *gorm.DB, msgs []consumer.Message) error {
+				if len(msgs) > 1 && slices.ContainsFunc(msgs, func(m consumer.Message) bool { return m.Key == bad[0] }) {
+					return boom
+				}
+				return nil
+			})
+		}, dedup.Success, worksAtOnce, 0},
+		"it is too early": {func(w *world, bad ...string) {
+			calls := 0
+			w.rejecting(bad[0], func() error {
+				if calls++; calls < 3 {
+					return consumer.Later(boom, time.Millisecond)
+				}
+				return nil
+			})
+		}, dedup.Success, reopens + " failed>processing:1 processing>failed:0 processing>success:1", 3},
+	}, func(t *testing.T, w *world, tc one) {
+		all := keys("order", 40)
+		w.oneBatch(len(all))
+		w.declare()
+		w.reopened(all...)
+		bad, good := all[7], without(all, all[7])
+		tc.fail(w, bad)
+		w.startWith(all...)
+		w.ended(tc.end, bad)
+		w.ended(dedup.Success, good...)
+		w.quiet()
+		effects := once(good...)
+		if tc.end == dedup.Success {
+			effects[bad] = 1
+		}
+		w.want("effects", w.effects(), effects)
+		is(w, "its story", w.story(bad), tc.story)
+		if tc.times > 0 {
+			is(w, "its calls", w.times(bad), tc.times)
+		}
+		w.wantStory(worksAtOnce, good...)
+	})
+}
+
+// Given an engine that dies with reopened messages in hand, before or after their COMMIT, or one whose COMMIT gets no
+// answer, then they are as they were, or applied: no attempt is lost with it, none is made alone, and nothing happens
+// twice.
+func TestADeathCostsReopenedMessagesNoAttempt(t *testing.T) {
+	const lost consumer.Point = "no answer"
+	each(t, named(consumer.PointEffect, consumer.PointCommitted, lost), func(t *testing.T, w *world, at consumer.Point) {
+		all := keys("order", 40)
+		w.oneBatch(len(all))
+		w.declare()
+		w.reopened(all...)
+		w.publish("{}", all...)
+		if at == lost {
+			dropped := w.proxied().mysql.DropReply(nthCommit(1))
+			w.start()
+			await(t, dropped, "the answer to a COMMIT is lost")
+		} else {
+			w.crashAt(at)
+			w.start()
+		}
+		w.applied(all...)
+		w.wantRows(wanted{Attempts: 1, Replays: 1}, all...)
+		w.wantStory(worksAtOnce, all...)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		assert.AtMost(t, len(w.calls), 10, "calls of the handler")
 	})
 }

@@ -12,10 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
@@ -104,9 +108,7 @@ func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
 	s := w.calling(consumer.CallOptions{Concurrency: 8})
 	var busy atomic.Int32
 	s.answering(func(context.Context, consumer.Message) error {
-		if busy.Add(1) > 8 {
-			t.Error("more than 8 calls at a time")
-		}
+		assert.AtMost(t, busy.Add(1), 8, "calls at a time")
 		busy.Add(-1)
 		return nil
 	})
@@ -344,5 +346,150 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
 	if w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") == 0 {
 		t.Error("nothing was un-claimed: the test did not meet what it is about")
+	}
+}
+
+// rehearsing is an engine that does not run, for a handler.
+func (w *world) rehearsing(h consumer.Handler) *consumer.Consumer {
+	w.t.Helper()
+	cfg := w.cfg
+	cfg.AMQPURLs = []string{w.amqpURL}
+	c := require.Get(consumer.New(cfg, h, consumer.Options{DB: w.open(w.dsn)}))(w.t)
+	w.t.Cleanup(func() {
+		assert.OK(w.t, c.Close())
+	})
+	return c
+}
+
+// checksums are those of all tables.
+func (w *world) checksums() map[string]string {
+	w.t.Helper()
+	var tables []string
+	require.OK(w.t, w.gorm.Raw("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() "+
+		"AND table_type = 'BASE TABLE'").Scan(&tables).Error)
+	sums := map[string]string{}
+	for _, table := range tables {
+		var name, sum string
+		require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "CHECKSUM TABLE "+table+" EXTENDED").Scan(&name, &sum))
+		sums[table] = sum
+	}
+	return sums
+}
+
+func letter(key, body string) deadletter.Message {
+	return deadletter.Message{Identity: id(key), Body: []byte(body)}
+}
+
+// Given handlers that write and then end in each way, when a message is rehearsed, then it is said what would become of
+// it and which rows would change, and no table has changed.
+func TestARehearsalSaysWhatWouldBecomeOfAMessageAndWritesNothing(t *testing.T) {
+	type end struct {
+		texts   []string                    // what it sends
+		end     func(context.Context) error // how it ends; nil: with the errors of these
+		want    deadletter.Prospect
+		says    string
+		changed map[string]int64
+	}
+	with := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	all, null := "DELETE FROM effect", []string{"INSERT INTO effect (k, body) VALUES ('a', NULL)"}
+	each(t, map[string]end{
+		"rows are counted by table": {[]string{"INSERT INTO `effect` (k, body) VALUES ('a', '1'), ('b', '2')",
+			"UPDATE LOW_PRIORITY effect e SET body = '3' WHERE k IN ('a', 'stays')", "DELETE FROM effect WHERE k = 'nobody'"},
+			nil, deadletter.WouldApply, "", map[string]int64{"effect": 4}},
+		"the handler refuses it": {[]string{all}, with(consumer.Permanent(errors.New("no such order"))),
+			deadletter.WouldFail, "no such order", nil},
+		"the server refuses a statement": {null, nil, deadletter.WouldFail, "1048", nil},
+		"an error is swallowed":          {null, with(nil), deadletter.WouldFail, "1048", nil},
+		"it panics": {nil, func(context.Context) error { panic("no shelf") }, deadletter.WouldFail,
+			"no shelf", nil},
+		"a table is missing": {[]string{"DELETE FROM nowhere"}, nil, deadletter.WouldWait, "1146", nil},
+		"it is too early": {nil, with(consumer.Later(errors.New("the shelf opens at nine"), 0)), deadletter.WouldWait,
+			"at nine", nil},
+		"it ends the transaction":    {[]string{all, "COMMIT"}, nil, deadletter.WouldFail, "COMMIT", nil},
+		"it may end the transaction": {[]string{all, "CALL commits()"}, nil, deadletter.NotRehearsed, "CALL", nil},
+		"others hold the row": {[]string{"UPDATE effect SET body = '3' WHERE k = 'held'"}, nil, deadletter.WouldWait,
+			"1205", nil},
+		"its time is over": {[]string{"DELETE FROM effect WHERE k = 'stays'"},
+			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, deadletter.WouldFail, "handler timeout", nil},
+	}, func(t *testing.T, w *world, one end) {
+		w.hasty()
+		w.exec("ALTER TABLE effect ADD PRIMARY KEY (k)")
+		w.exec("INSERT INTO effect (k, body) VALUES ('stays', '0'), ('held', '0')")
+		w.exec("CREATE PROCEDURE commits() COMMIT")
+		w.rows(0, 1, "host/1/1/0/1", "k")
+		before := w.checksums()
+		holder := require.Get(w.db.BeginTx(t.Context(), nil))(t)
+		defer func() { _ = holder.Rollback() }()
+		require.Get(holder.ExecContext(t.Context(), "SELECT * FROM effect WHERE k = 'held' FOR UPDATE"))(t)
+		if !strings.Contains(one.says, "1205") {
+			_ = holder.Rollback()
+		}
+		c := w.rehearsing(consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			var errs []error
+			for _, text := range one.texts {
+				errs = append(errs, tx.Exec(text).Error)
+			}
+			if one.end != nil {
+				return one.end(ctx)
+			}
+			return errors.Join(errs...)
+		}))
+
+		got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}"))
+
+		require.OK(t, err)
+		if got.Prospect != one.want || (got.Err == nil) != (one.says == "") ||
+			got.Err != nil && !strings.Contains(got.Err.Error(), one.says) {
+			t.Errorf("it would be %s, %v; want %s, %q", got.Prospect, got.Err, one.want, one.says)
+		}
+		if !maps.Equal(got.Changed, one.changed) {
+			t.Errorf("it would change %v, want %v", got.Changed, one.changed)
+		}
+		if after := w.checksums(); !maps.Equal(before, after) {
+			t.Errorf("tables have changed: %v, were %v", after, before)
+		}
+	})
+}
+
+// Given a handler that acts outside MySQL, or never returns, when a message is rehearsed, then no further one may be.
+func TestWhatNoRollbackTakesBackIsNotRehearsed(t *testing.T) {
+	w := newWorld(t)
+	w.hasty()
+	called := 0
+	calls := w.rehearsing(consumer.Calls(func(context.Context, consumer.Message) error { called++; return nil },
+		consumer.CallOptions{}))
+	if _, err := calls.Rehearse(t.Context(), w.db, letter("k", "{}")); !errors.Is(err, deadletter.ErrNoRehearsal) ||
+		called > 0 {
+		t.Errorf("of a handler that calls a service: %v, after %d calls", err, called)
+	}
+	release := make(chan struct{})
+	stuck := w.rehearsing(handling(func(*gorm.DB, []consumer.Message) error {
+		<-release
+		return nil
+	}))
+	_, err := stuck.Rehearse(t.Context(), w.db, letter("the one", "{}"))
+	close(release)
+	if !errors.Is(err, deadletter.ErrNoRehearsal) || !errors.Is(err, consumer.ErrStuck) ||
+		!strings.Contains(err.Error(), "the one") {
+		t.Errorf("of a handler that never returns: %v", err)
+	}
+}
+
+// Given a handler that writes to a table without transactions in another schema, when a message is rehearsed, then no
+// further one may be, and it is said why.
+func TestARehearsalEndsAtTheFirstWriteThatStays(t *testing.T) {
+	w := newWorld(t)
+	elsewhere := w.open(stack.MySQL(t))
+	require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
+	var schema string
+	require.OK(t, elsewhere.Raw("SELECT DATABASE()").Scan(&schema).Error)
+	for name, end := range map[string]error{"it succeeds": nil, "it fails": errors.New("no such order")} {
+		c := w.rehearsing(handling(func(tx *gorm.DB, _ []consumer.Message) error {
+			return errors.Join(tx.Exec("INSERT INTO "+schema+".audit VALUES (1)").Error, end)
+		}))
+		if got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}")); !errors.Is(err, deadletter.ErrNoRehearsal) ||
+			!strings.Contains(err.Error(), "no rollback takes back") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		"a table without transactions": {
 			[]string{"CREATE TABLE audit (k VARBINARY(255)) ENGINE=MyISAM"},
 			func(_ *world, line *string) consumer.Handler {
-				return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+				return by(false, func(tx *gorm.DB, m consumer.Message) error {
 					if err := insert(tx, m.Key); err != nil {
 						return err
 					}
@@ -96,7 +96,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		"a table in memory, by its model": {
 			[]string{"CREATE TABLE noted (k VARCHAR(255)) ENGINE=MEMORY"},
 			func(_ *world, line *string) consumer.Handler {
-				return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+				return by(false, func(tx *gorm.DB, m consumer.Message) error {
 					*line = below(1)
 					return tx.Table("noted").Create(map[string]any{"k": m.Key}).Error
 				})
@@ -157,7 +157,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		},
 		"rows in another order": {
 			shelves, func(_ *world, line *string) consumer.Handler {
-				return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+				return by(false, func(tx *gorm.DB, m consumer.Message) error {
 					*line = below(1)
 					return tx.Exec("UPDATE shelf SET n = n + ? WHERE k = ?", 1, shelfOf(m)).Error
 				})
@@ -168,7 +168,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 			append([]string{"CREATE TABLE total (k INT PRIMARY KEY, n INT) ENGINE=InnoDB", "INSERT INTO total VALUES (1, 0)"},
 				shelves...),
 			func(_ *world, line *string) consumer.Handler {
-				return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				return handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 					one, other := "shelf", "total"
 					if msgs[0].Key > "order-0001" {
 						one, other = other, one
@@ -230,7 +230,7 @@ func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	w.cfg.Check = true
 	late, errs := make(chan struct{}), make(chan error)
 	var line string
-	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
 		go func() { // it ends with late
 			for range late {
 				line = below(1)
@@ -262,54 +262,49 @@ func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	}
 }
 
-// Given a handler that is called again in its transaction, because it blames a message, when somebody checks, then both
-// calls get the same transaction: who keeps something by it finds it again.
-func TestACheckedTransactionIsTheSameInEachCall(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Check = true
-	w.oneBatch(4)
-	calls := make(chan gorm.ConnPool, 10)
-	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		calls <- consumer.SQL(tx)
-		if len(msgs) == 4 {
-			return consumer.Blame(consumer.BlamedMessage{Index: 1, Err: errors.New("not yet")})
-		}
-		return insertAll(tx, msgs)
+// Given a handler that is called again because it blames a message, whether somebody checks or not, then what it wrote
+// is undone inside the transaction, which goes on with the others: who keeps something by it finds it again.
+func TestATransactionIsTheSameInEachCall(t *testing.T) {
+	each(t, named(true, false), func(t *testing.T, w *world, check bool) {
+		w.cfg.Check = check
+		w.flaky("order-0001")
+		calls := make(chan gorm.ConnPool, 10)
+		w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
+			calls <- consumer.SQL(tx)
+			return blaming(msgs, w.judge)
+		})
+		w.judged(keys("order", 4), map[string]int{"applied": 4, "retried": 1})
+		is(w, "the second call's transaction", <-calls, <-calls)
 	})
-	w.startWith(keys("order", 4)...)
-	w.ended(dedup.Success, keys("order", 4)...)
-	if first, second := <-calls, <-calls; first != second {
-		t.Error("the second call has got another transaction")
-	}
 }
 
 // Given handlers that keep to the rules, when they write, read, find a row there, make a temporary table, fail, or are
 // blamed, then no check warns.
 func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
-	each(t, map[string]func(ctx context.Context, tx *gorm.DB, m consumer.Message) error{
-		"it writes": func(_ context.Context, tx *gorm.DB, m consumer.Message) error { return insert(tx, m.Key) },
-		"it only reads": func(_ context.Context, tx *gorm.DB, _ consumer.Message) error {
+	each(t, map[string]does{
+		"it writes": effectOfKey,
+		"it only reads": func(tx *gorm.DB, _ consumer.Message) error {
 			return tx.Raw("SELECT COUNT(*) FROM archive").Scan(new(int)).Error
 		},
-		"it reads what no rollback takes back": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it reads what no rollback takes back": func(tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("INSERT INTO effect SELECT ?, COUNT(*) FROM archive", m.Key).Error
 		},
-		"it changes nothing there": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it changes nothing there": func(tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("DELETE FROM archive WHERE k = ?", m.Key).Error
 		},
-		"it sorts its rows": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it sorts its rows": func(tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", m.Key[len(m.Key)-1]-'0').Error
 		},
-		"it locks a row before": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it locks a row before": func(tx *gorm.DB, m consumer.Message) error {
 			if err := tx.Raw("SELECT n FROM shelf WHERE k = 9 FOR UPDATE").Scan(new(int)).Error; err != nil {
 				return err
 			}
 			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", shelfOf(m)).Error
 		},
-		"it changes no row in another order": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it changes no row in another order": func(tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", 100+shelfOf(m)).Error
 		},
-		"it finds its row": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it finds its row": func(tx *gorm.DB, m consumer.Message) error {
 			if err := insert(tx, m.Key); err != nil {
 				return err
 			}
@@ -318,24 +313,24 @@ func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
 			}
 			return nil
 		},
-		"it has a temporary table": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it has a temporary table": func(tx *gorm.DB, m consumer.Message) error {
 			if err := tx.Exec("CREATE TEMPORARY TABLE IF NOT EXISTS some (k VARBINARY(255))").Error; err != nil {
 				return err
 			}
 			return tx.Exec("INSERT INTO some VALUES (?)", m.Key).Error
 		},
-		"it fails at first": func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		"it fails at first": func(tx *gorm.DB, m consumer.Message) error {
 			if m.Attempt < 2 {
 				return errors.New("not yet")
 			}
 			return insert(tx, m.Key)
 		},
-	}, func(t *testing.T, w *world, f func(ctx context.Context, tx *gorm.DB, m consumer.Message) error) {
+	}, func(t *testing.T, w *world, f does) {
 		w.exec("CREATE TABLE archive (k VARBINARY(255)) ENGINE=MyISAM")
 		for _, text := range shelves {
 			w.exec(text)
 		}
-		w.cfg.Check, w.handler = true, consumer.Each(f)
+		w.cfg.Check, w.handler = true, by(false, f)
 		w.oneBatch(2)
 		w.startWith(keys("order", 4)...)
 		w.ended(dedup.Success, keys("order", 4)...)

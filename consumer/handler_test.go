@@ -35,9 +35,14 @@ func insertAll(tx *gorm.DB, msgs []consumer.Message) error {
 	return nil
 }
 
+// handling makes a handler of one for all messages.
+func handling(do func(tx *gorm.DB, msgs []consumer.Message) error) consumer.Handler {
+	return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error { return do(tx, all) })
+}
+
 // whole makes a handler of one for a message, which blames nobody.
-func whole(one func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
-	return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+func whole(one does) consumer.Handler {
+	return handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 		for _, m := range msgs {
 			if err := one(tx, m); err != nil {
 				return err
@@ -47,8 +52,26 @@ func whole(one func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
 	})
 }
 
+// excepting writes the effects of those that guilty has no error of, and blames the others.
+func excepting(tx *gorm.DB, msgs []consumer.Message, guilty func(consumer.Message) error) error {
+	var out []consumer.BlamedMessage
+	for i, m := range msgs {
+		if err := guilty(m); err != nil {
+			out = append(out, consumer.BlamedMessage{Index: i, Err: err})
+		} else if err := insert(tx, m.Key); err != nil {
+			return err
+		}
+	}
+	return consumer.Except(out...)
+}
+
+// writingAndBlaming writes the effects of all, and then blames those that guilty has an error of.
+func writingAndBlaming(tx *gorm.DB, msgs []consumer.Message, guilty func(consumer.Message) error) error {
+	return errors.Join(insertAll(tx, msgs), blaming(msgs, guilty))
+}
+
 // by makes a handler of one for a message: of the whole batch, or of each by itself.
-func by(all bool, one func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
+func by(all bool, one does) consumer.Handler {
 	if all {
 		return whole(one)
 	}
@@ -163,9 +186,7 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 	})
 	bad, good := slices.Collect(maps.Keys(ways)), keys("good", 20)
 	w.startWith(slices.Concat(good[:10], bad, good[10:])...)
-	w.ended(dedup.Dead, bad...)
-	w.applied(good...)
-	w.quiet()
+	w.rests(good, bad...)
 	for name, tc := range ways {
 		w.wantRow(name, wanted{Attempts: 3, Reason: "exhausted", Says: tc.remark})
 	}
@@ -180,10 +201,7 @@ func TestANestedTransactionIsASavepoint(t *testing.T) {
 	undone := errors.New("undone")
 	w.doing(func(tx *gorm.DB, m consumer.Message) error {
 		err := tx.Transaction(func(inner *gorm.DB) error {
-			if m.Key == "two" {
-				return errors.Join(insert(inner, "inner of "+m.Key), undone)
-			}
-			return insert(inner, "inner of "+m.Key)
+			return errors.Join(insert(inner, "inner of "+m.Key), map[string]error{"two": undone}[m.Key])
 		})
 		if errors.Is(err, undone) {
 			return nil
@@ -199,7 +217,7 @@ func TestTheHandlerIsToldOfItsMessage(t *testing.T) {
 	w := newWorld(t)
 	told := make(chan consumer.Message, 10)
 	w.handler = validating{
-		consumer.Each(func(_ context.Context, _ *gorm.DB, m consumer.Message) error {
+		by(false, func(_ *gorm.DB, m consumer.Message) error {
 			told <- m
 			if m.Attempt < 2 {
 				return errors.New("again")
@@ -213,44 +231,10 @@ func TestTheHandlerIsToldOfItsMessage(t *testing.T) {
 	w.ended(dedup.Success, "key")
 	for _, attempt := range []int{0, 2} { // the first, in the fast path, is counted after it failed
 		m := <-told
-		if m.Attempt != attempt || m.Identity != (id("key")) ||
-			m.MessageID != "key" ||
-			m.Value != `decoded {"a":1}` {
+		if m.Attempt != attempt || m.Identity != id("key") || m.MessageID != "key" || m.Value != `decoded {"a":1}` {
 			t.Errorf("call %d got %+v", attempt, m)
 		}
 	}
-}
-
-func TestAMissingTableIsNobodysFault(t *testing.T) {
-	each(t, named(time.Minute, 200*time.Millisecond), func(t *testing.T, w *world, giveBack time.Duration) {
-		w.cfg.GiveBackAfter = giveBack
-		// given a message that fails in the fast path and in its second attempt, when the table disappears
-		calls := 0
-		w.rejecting("flaky", func() error {
-			if calls++; calls == 2 {
-				w.exec("RENAME TABLE effect TO gone")
-			}
-			if calls <= 2 {
-				return errors.New("try again")
-			}
-			return nil
-		})
-		r := w.startWith(append(keys("order", 20), "flaky")...)
-		w.paused(r, "mysql")
-		w.publish("{}", keys("later", 20)...)
-		w.eventually("three more tries", func() bool { return w.times("later-0000")+w.times("order-0000") > 3 })
-		w.exec("RENAME TABLE gone TO effect")
-		all := append(append(keys("order", 20), keys("later", 20)...), "flaky")
-		w.recovered(r)
-		w.applied(all...)
-		w.wantRow("flaky", wanted{Attempts: 3})
-		is(w, "letters", w.dead(), 0)
-		for k, n := range w.outcomes() {
-			if k != "applied" && k != "abandoned" && k != "retried" && k != "in_progress" && k != "duplicate" {
-				t.Errorf("%d deliveries ended as %s", n, k)
-			}
-		}
-	})
 }
 
 // procedures that end the transaction, each with an effect of its own.
@@ -570,25 +554,14 @@ func TestWhatAServerRefusesOfAStatementIsTheMessagesFailure(t *testing.T) {
 		w.ended(dedup.Dead, poisonAmong...)
 		w.quiet()
 
-		for _, where := range []string{"alone: ", "among: "} {
-			for what, refused := range refusals {
-				row := w.row(where + what)
-				words := fmt.Sprintf("Error %d ", number(refused))
-				if row.Attempts != w.cfg.MaxAttempts || row.Reason != dedup.ReasonExhausted ||
-					!strings.Contains(row.Remark, words) {
-					t.Errorf("%s%s: %d attempts, %s, %q; want %d, exhausted, %q", where, what, row.Attempts, row.Reason,
-						row.Remark, w.cfg.MaxAttempts, words)
-				}
-			}
+		for what, refused := range refusals {
+			w.wantRows(wanted{Attempts: w.cfg.MaxAttempts, Reason: dedup.ReasonExhausted,
+				Says: fmt.Sprintf("Error %d ", number(refused))}, "alone: "+what, "among: "+what)
 		}
 		w.want("effects", w.effects(), once(all...))
 		is(w, "letters", w.dead(), 2*len(refusals))
-		if s := r.State(); !s.Consuming || len(s.Paused) > 0 { // on a busy machine transactions may wait for each other
-			t.Errorf("state %+v, want consuming and nothing that waits", s)
-		}
-		if log := w.logs.String(); strings.Contains(log, "waiting for mysql") {
-			t.Errorf("it waited for MySQL:\n%s", log)
-		}
+		r.flows(w) // on a busy machine transactions may wait for each other
+		w.unsaid("waiting for mysql")
 	})
 }
 
@@ -612,9 +585,7 @@ func TestAMissingProcedureIsNobodysFault(t *testing.T) {
 	w.ended(dedup.Success, "one", "two")
 	w.recovered(r)
 	w.quiet()
-	for _, k := range []string{"one", "two"} {
-		w.wantRow(k, wanted{Attempts: 1})
-	}
+	w.wantRows(wanted{Attempts: 1}, "one", "two")
 	assert.Is(t, w.number("SELECT n FROM note WHERE id = 2"), 2, "it was called times for good")
 }
 
@@ -728,7 +699,7 @@ func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
 	release := make(chan struct{})
 	var calls sync.WaitGroup
 	healthy := w.handler
-	w.handler = consumer.HandlerFunc(func(context.Context, *gorm.DB, []consumer.Message) error {
+	w.handler = handling(func(*gorm.DB, []consumer.Message) error {
 		calls.Add(1)
 		defer calls.Done()
 		neverReturns(release)

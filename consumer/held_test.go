@@ -13,7 +13,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -61,6 +60,12 @@ func (v validating) Validate(m *consumer.Message) error { return v.validate(m) }
 // held is how many deliveries all engines hold.
 func (w *world) held() int { return w.samples("rollbackd_held_deliveries")[""] }
 
+// holds waits until they hold so many.
+func (w *world) holds(n int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d are held", n), func() bool { return w.held() == n })
+}
+
 func (w *world) letters() map[string]int {
 	w.t.Helper()
 	got := map[string]int{}
@@ -100,20 +105,14 @@ func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
 			w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'") == 20-dead
 	})
 	w.eventually("only what is held is unacked", func() bool { return w.broker.Unacked(w.cfg.Queue) == w.held() })
-	if s := r.State(); !s.Consuming || len(s.Paused) > 0 || len(s.Degraded) != 1 {
-		t.Errorf("state %+v, want consuming, and degraded because of one queue", s)
-	}
-	if w.dead() >= 20 {
-		t.Fatalf("%d letters: the queue refused nothing", w.dead())
-	}
+	r.flows(w)
+	is(w, "reasons why it is degraded", len(r.State().Degraded), 1)
+	assert.AtMost(t, w.dead(), 19, "letters, of which the queue refused none")
 	// when the policy goes
 	w.broker.Policy("five", dead, nil)
-	w.ended(dedup.Dead, bad...)
-	w.quiet()
-	w.eventually("nothing is held", func() bool { return w.held() == 0 && len(r.State().Degraded) == 0 })
 	// then there is one letter for each message
-	w.want("letters", w.letters(), once(bad...))
-	w.want("effects", w.effects(), once(good...))
+	w.rests(good, bad...)
+	w.eventually("nothing is held", func() bool { return w.held() == 0 && len(r.State().Degraded) == 0 })
 	w.end(map[string]int{"applied": 200, "dead_lettered": 20})
 }
 
@@ -154,15 +153,12 @@ func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {
 		w.publish(strings.Repeat("x", tc.body), bad...)
 		r := w.start()
 		w.paused(r, "held")
-		if n := w.held(); n > tc.most || n < tc.least {
-			t.Errorf("%d held, want %d to %d", n, tc.least, tc.most)
-		}
+		assert.AtMost(t, w.held(), tc.most, "held")
+		assert.AtLeast(t, w.held(), tc.least, "held")
 		is(w, "rollbackd_paused", w.counts("rollbackd_paused")["held"], 1)
 		room()
-		w.ended(dedup.Dead, bad...)
 		w.recovered(r)
-		w.quiet()
-		w.want("letters", w.letters(), once(bad...))
+		w.died(bad...)
 	})
 }
 
@@ -187,12 +183,10 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	}
 	w.publish("{}", "good")
 	w.paused(r, "held")
-	if n := w.held(); n < 5 || n > 9 {
-		t.Errorf("%d are held, want as many as fill the share, which are seven", n)
-	}
-	why := strings.Join(r.State().Paused, "")
-	if !strings.Contains(why, "memory budget") || !strings.Contains(why, w.deadQueue()) {
-		t.Errorf("paused because %q, want the memory budget and the queue named", why)
+	assert.AtMost(t, w.held(), 9, "held, of which seven fill the share")
+	assert.AtLeast(t, w.held(), 5, "held, of which seven fill the share")
+	for _, names := range []string{"memory budget", w.deadQueue()} {
+		assert.Has(t, strings.Join(r.State().Paused, ""), names, "why it is paused")
 	}
 	is(w, "rollbackd_paused", w.counts("rollbackd_paused")["held"], 1)
 	assert.Is(t, strings.Count(w.logs.String(), "waiting for held"), 1, "the log says times that it stands still")
@@ -202,11 +196,9 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	tried := w.counts("rollbackd_publishes_total")["letter"]
 	w.eventually("it tries its letters", func() bool { return w.counts("rollbackd_publishes_total")["letter"] > tried })
 	room()
-	w.ended(dedup.Dead, bad...)
 	w.ended(dedup.Success, "good")
 	w.recovered(r)
-	w.quiet()
-	w.want("letters", w.letters(), once(bad...))
+	w.died(bad...)
 	is(w, "sessions ended", w.sessions(), 0)
 }
 
@@ -237,7 +229,7 @@ func TestAConnectionThatIsCutTwiceWhileSomethingIsHeldIsNobodysFault(t *testing.
 	l := w.proxied()
 	r := w.start()
 	for i := range 3 {
-		w.eventually("it is held", func() bool { return w.held() == 1 })
+		w.holds(1)
 		good := keys(fmt.Sprintf("good-%d", i), 20)
 		w.publish("{}", good...)
 		w.ended(dedup.Success, good...)
@@ -248,9 +240,7 @@ func TestAConnectionThatIsCutTwiceWhileSomethingIsHeldIsNobodysFault(t *testing.
 		w.eventually("the session has ended", func() bool { return w.sessions() > i })
 	}
 	w.recovered(r)
-	if strings.Contains(w.logs.String(), "ends_connections queue="+w.cfg.Queue+" ") {
-		t.Error("the queue was in quarantine")
-	}
+	w.unsaid("ends_connections queue=" + w.cfg.Queue + " ")
 }
 
 func TestWhatIsHeldTooLongIsGivenBackAlone(t *testing.T) {
@@ -264,11 +254,9 @@ func TestWhatIsHeldTooLongIsGivenBackAlone(t *testing.T) {
 	w.publish("{}", keys("good", 20)...)
 	w.ended(dedup.Success, keys("good", 20)...)
 	room()
-	w.ended(dedup.Dead, "bad")
-	w.quiet()
+	w.died("bad")
 	w.recovered(r)
 	is(w, "the session ended", w.sessions(), connections)
-	w.want("letters", w.letters(), once("bad"))
 }
 
 func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
@@ -276,7 +264,7 @@ func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
 	w.unreadable("discarded", "reopened")
 	room := w.full(w.deadQueue())
 	w.startWith("discarded", "reopened")
-	w.eventually("both are held", func() bool { return w.held() == 2 })
+	w.holds(2)
 	w.ended(dedup.Failed, "discarded", "reopened")
 	// given a person who ends one and gives the other another chance
 	require.OK(t, w.records.Discard(t.Context(), w.row("discarded"), dedup.Entry{Identity: id("discarded")}, "me",
@@ -286,9 +274,7 @@ func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
 	w.eventually("nothing is held but the letter of the opening",
 		func() bool { return w.outcomes()["duplicate_of_dead"] == 1 })
 	room()
-	w.ended(dedup.Dead, "reopened")
-	w.quiet()
-	w.want("letters", w.letters(), once("reopened"))
+	w.died("reopened")
 	w.wantRow("discarded", wanted{Status: dedup.Discarded})
 }
 
@@ -322,9 +308,7 @@ func TestTheBrakeCountsALetterOnceHoweverOftenItIsRefused(t *testing.T) {
 			r := w.startWith(bad...)
 			w.eventually("each was given back several times", func() bool { return w.outcomes()["abandoned"] >= 18 })
 			room()
-			w.ended(dedup.Dead, bad...)
-			w.quiet()
-			w.want("letters", w.letters(), once(bad...))
+			w.died(bad...)
 			is(w, "letters by reason", w.sum("rollbackd_dead_lettered_total"), 6)
 			w.brakesOnTheNext(r)
 		})
@@ -398,9 +382,7 @@ func TestTheBackstopHoldsItsLettersAndTheMainQueueFlows(t *testing.T) {
 		w.publish("{}", good...)
 		w.ended(dedup.Success, good...)
 	}
-	if s := r.State(); !s.Consuming || len(s.Paused) > 0 {
-		t.Errorf("state %+v, want consuming: only the backstop waits", s)
-	}
+	r.flows(w) // only the backstop waits
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"), 50,
 		"rows keep their reason")
 	room()
@@ -495,7 +477,7 @@ func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, serve
 	// and a restart
 	w.drains(first)
 	r := w.start()
-	w.eventually("they are held again", func() bool { return w.held() == len(large) })
+	w.holds(len(large))
 	// when the limit is raised
 	w.broker.LimitMessages(134217728)
 	w.ended(dedup.Dead, large...)
@@ -516,17 +498,11 @@ func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, serve
 func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) {
 	w := newWorld(t)
 	dead := w.deadQueue()
-	var mended atomic.Bool
-	w.rejecting("bad", func() error {
-		if mended.Load() {
-			return nil
-		}
-		return consumer.Permanent(errors.New("already shipped"))
-	})
+	mend := w.hopelessUntilMended("bad")
 	room := w.full(dead)
 	l := w.proxied()
 	r := w.startWith("bad")
-	w.eventually("it is held", func() bool { return w.held() == 1 })
+	w.holds(1)
 	// RabbitMQ 3.10 goes on refusing on a channel on which it has refused; the engine makes a new one when its pauses have
 	// grown beyond a second
 	w.eventually("the next try is on a new connection", func() bool {
@@ -547,18 +523,11 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 	w.eventually("both letters are there", func() bool { return w.broker.Depth(dead) == before+2 })
 	is(w, "messages died", w.counts("rollbackd_dead_lettered_total")["permanent"], 1)
 	is(w, "letters that count as unknown", w.samples("rollbackd_publishes_total")["letter unknown"], 1)
-	if log := w.logs.String(); !strings.Contains(log, "may have copies that it did not confirm") {
-		t.Error("the log does not say that a letter was not confirmed")
-	}
+	w.logged("may have copies that it did not confirm")
 	// and a replay acts on one of them
-	mended.Store(true)
-	cfg := w.cfg
-	cfg.AMQPURLs = []string{w.broker.URL}
-	letters := require.Get(cfg.Letters(w.open(w.direct)))(t)
-	bad := deadletter.Filter{Keys: []string{"bad"}}
-	res, err := letters.Replay(t.Context(), bad, deadletter.ReplayOptions{By: "tester"})
-	if err != nil || res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
-		t.Errorf("the replay: %+v, %v; want one letter replayed and one dropped", res, err)
+	mend()
+	if res := w.replays("bad"); res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
+		t.Errorf("the replay: %+v, want one letter replayed and one dropped", res)
 	}
 	w.applied("bad")
 }
@@ -602,20 +571,13 @@ func TestALetterThatWaitsForLongerThanALeaseCostsNoSecondAttempt(t *testing.T) {
 	})
 	w.execOn(other, "COMMIT")
 	w.ended(dedup.Success, "behind")
-	for _, k := range shipped {
-		w.wantRow(k, wanted{Status: dedup.Failed, Reason: "permanent"})
-	}
+	w.wantRows(wanted{Status: dedup.Failed, Reason: "permanent"}, shipped...)
 	if err := second.drained(); err != nil { // without the lock two that hold a letter may publish it at once
 		t.Fatal(err)
 	}
 	room()
-	w.ended(dedup.Dead, shipped...)
-	w.quiet()
-	w.want("letters", w.letters(), once(shipped...))
-	w.want("effects", w.effects(), once("behind"))
-	for _, k := range shipped {
-		w.wantRow(k, wanted{Attempts: 2, Reason: "permanent", Remark: "already shipped"})
-	}
+	w.rests([]string{"behind"}, shipped...)
+	w.wantRows(wanted{Attempts: 2, Reason: "permanent", Remark: "already shipped"}, shipped...)
 	is(w, "attempts were made", int(attempts.Load()), len(shipped))
 }
 

@@ -3,14 +3,15 @@ package consumer_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
@@ -20,29 +21,41 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
+// Given bodies that come under one key, in one batch or after the first is applied, then the first has its effect, and
+// each other one is a letter, once.
 func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
-	cases := map[string]bool{"in the same batch": true, "after the row is committed": false}
-	each(t, cases, func(t *testing.T, w *world, together bool) {
-		w.cfg.Lanes = 1 // in two, the second copy may meet the first one's lock and come back later
-		w.publish(`{"a":1}`, "key")
-		if !together {
-			w.start()
-			w.eventually("the first is applied", func() bool { return w.row("key").Status == dedup.Success })
+	type one struct {
+		first, then []string
+		ends        map[string]int
+	}
+	each(t, map[string]one{
+		"in the same batch": {[]string{"1", "2", "2"}, nil,
+			map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1}},
+		"after the row is committed": {[]string{"1"}, []string{"2", "2"},
+			map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1}},
+		"two others in one batch": {[]string{"1", "2", "3", "1", "2"}, nil,
+			map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 1}},
+	}, func(t *testing.T, w *world, tc one) {
+		w.oneBatch(len(tc.first) + len(tc.then))
+		publish := func(bodies []string) {
+			for _, body := range bodies {
+				w.publish(body, "key")
+			}
 		}
-		w.publish(`{"a":2}`, "key")
-		w.publish(`{"a":2}`, "key")
-		if together {
-			w.start()
-		}
-		w.settled(3)
+		publish(tc.first)
+		w.start()
+		w.applied("key")
+		publish(tc.then)
+		w.end(tc.ends)
+		w.quiet()
 		w.want("effects", w.effects(), once("key"))
-		w.end(map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
-		letter, ok := w.broker.Get(w.deadQueue())
-		if !ok || letter.Headers["x-rollbackd-reason"] != "conflict" || string(letter.Body) != `{"a":2}` {
-			t.Errorf("letter = %v %s, want the second body with reason conflict", letter.Headers, letter.Body)
-		}
+		w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": tc.ends["dead_lettered"]})
+		letter := w.letter()
+		is(w, "the letter's reason", letter.Headers["x-rollbackd-reason"], "conflict")
+		assert.Has(t, "23", string(letter.Body), "the letter's body")
 	})
 }
 
@@ -54,46 +67,35 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 		n, dead int // the first of them
 		ends    map[string]int
 	}
-	permanent := func() error { return consumer.Permanent(errors.New("no such shelf")) }
-	guilty := func(w *world, m consumer.Message) error { return w.judge(m) }
+	two, guilty := keys("order", 2), map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}
 	each(t, map[string]one{
-		"blamed": {func(w *world) { w.failing(keys("order", 2)...) }, 40, 2,
-			map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}},
+		"blamed": {func(w *world) { w.failing(two...) }, 40, 2, guilty},
 		"not blamed, so the batch is halved": {func(w *world) {
-			w.failing(keys("order", 2)...)
-			w.handler = whole(func(tx *gorm.DB, m consumer.Message) error {
-				return errors.Join(insert(tx, m.Key), guilty(w, m))
-			})
-		}, 40, 2, map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}},
+			w.failing(two...)
+			w.handler = whole(w.writes)
+		}, 40, 2, guilty},
 		// each call blames one: whoever was blamed stays out, and nothing of a call that fails is committed
 		"one after the other": {func(w *world) {
-			w.doing(func(_ *gorm.DB, m consumer.Message) error {
-				if m.Key < "order-0010" {
-					return permanent()
-				}
-				return nil
-			})
+			w.hopeless(keys("order", 10)...)
+			w.handler = by(false, w.writes)
 		}, 40, 10, map[string]int{"applied": 30, "dead_lettered": 10}},
 		// nobody is left to go on with: the handler must not be called with nothing
 		"all": {func(w *world) {
+			w.hopeless(keys("order", 16)...)
 			w.batch(func(_ *gorm.DB, msgs []consumer.Message) error {
-				if len(msgs) == 0 {
-					t.Error("the handler was called without messages")
-				}
-				return blaming(msgs, func(consumer.Message) error { return permanent() })
+				assert.AtLeast(w.t, len(msgs), 1, "messages of a call")
+				return blaming(msgs, w.judge)
 			})
 		}, 16, 16, map[string]int{"dead_lettered": 16}},
 		// the second call is of fewer: who is blamed in it is named by its place among all
 		"for a statement, in a later call": {func(w *world) {
 			w.cfg.MaxAttempts = 1
+			w.failing("order-0000")
 			w.doing(func(tx *gorm.DB, m consumer.Message) error {
-				switch m.Key {
-				case "order-0000":
-					return errors.New("shelf is locked")
-				case "order-0001":
+				if m.Key == "order-0001" {
 					return tx.Exec("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no such shelf'").Error
 				}
-				return nil
+				return w.judge(m)
 			})
 		}, 40, 2, map[string]int{"applied": 38, "dead_lettered": 2}},
 		// trouble that a handler made of one message into blame is trouble all the same
@@ -148,9 +150,7 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 				failures = append(failures, e)
 			}
 		}
-		if len(failures) != 3 {
-			t.Fatalf("%d attempts failed, want 3: %v", len(failures), events)
-		}
+		require.Is(t, len(failures), 3, "failures: %v", events)
 		for i, least := range w.cfg.RetryDelays {
 			// Less the tenth that a copy may be early, and what passes between a row's time and its event's, which on a
 			// loaded machine was a third of the delay.
@@ -158,30 +158,14 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 				t.Errorf("attempt %d came %v after the one before, want about %v", i+2, gap, least)
 			}
 		}
-		if got := w.outcomes(); got["retried"] != 2 || got["applied"] != 0 {
-			t.Errorf("outcomes %v, want 2 retried", got)
-		}
+		is(w, "retried", w.outcomes()["retried"], 2)
+		is(w, "applied", w.outcomes()["applied"], 0)
 	})
 }
 
 func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
-	w := newWorld(t)
 	alike := []string{"key", "KEY", "kéy", "key ", "ke\u0301y", "key\U0001F600", "key\U0001F601"}
-	w.judged(alike, map[string]int{"applied": len(alike)})
-}
-
-func TestTwoOtherBodiesInOneBatchAreTwoConflicts(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(5)
-	for _, body := range []string{"a", "b", "c", "a", "b"} {
-		w.publish(body, "key")
-	}
-	w.start()
-	w.settled(5)
-	w.quiet()
-	w.want("effects", w.effects(), once("key"))
-	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 1})
-	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": 2})
+	newWorld(t).judged(alike, map[string]int{"applied": len(alike)})
 }
 
 func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
@@ -208,15 +192,11 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 	for key, remark := range map[string]string{
 		"refused": "no order in it", "panics": "validation panicked: validator broke", "large": "over the limit",
 	} {
-		row := w.row(key)
-		if row.Reason != "malformed" || !strings.Contains(row.Remark, remark) || row.Attempts != 0 {
-			t.Errorf("%s: reason %q, remark %q, %d attempts; want malformed, %q, none", key, row.Reason, row.Remark,
-				row.Attempts, remark)
-		}
-		kept, err := w.records.Read(t.Context(), id(key))
-		if err != nil || len(kept.Body) == 0 || len(kept.Properties) == 0 {
-			t.Errorf("%s: the row keeps %d bytes of body and %d of properties (%v), want both", key, len(kept.Body),
-				len(kept.Properties), err)
+		w.wantRow(key, wanted{Reason: "malformed", Says: remark})
+		kept := require.Get(w.records.Read(t.Context(), id(key)))(t)
+		if len(kept.Body) == 0 || len(kept.Properties) == 0 || kept.Attempts != 0 {
+			t.Errorf("%s: the row keeps %d bytes of body and %d of properties after %d attempts, want both, and none", key,
+				len(kept.Body), len(kept.Properties), kept.Attempts)
 		}
 	}
 	is(w, "rows of unidentified messages",
@@ -262,47 +242,14 @@ func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 	w.quiet()
 }
 
-// What a handler wrote before it blamed somebody is undone inside the transaction, which then goes on with the others.
-//
-// It does not run beside others: the view by which it tells transactions apart is stale while others read it too.
-func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
-	w := newWorldOn(t, servers{})
-	var mu sync.Mutex
-	transactions := map[string][]int{} // sizes of the calls, by transaction
-	w.failing("order-0003")
-	w.hopeless("order-0017")
-	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error { // the effect of all, and then the blame
-		var id string
-		if err := tx.Raw("SELECT CONCAT(conn, ' ', id) FROM " + stack.Transactions +
-			" WHERE conn = CONNECTION_ID()").Scan(&id).Error; err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		transactions[id] = append(transactions[id], len(msgs))
-		return blaming(msgs, w.judge)
-	})
-	ends := map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2}
-	w.judged(keys("order", 40), ends, "order-0003", "order-0017")
-	mu.Lock()
-	defer mu.Unlock()
-	shared := 0
-	for _, sizes := range transactions {
-		if len(sizes) > 1 && sizes[0] == 40 && sizes[1] == 38 {
-			shared++
-		}
-	}
-	assert.Is(t, shared, 1, "calls by transaction %v", transactions)
-}
-
 // A handler that has applied all but those whom it blames is not called again for the others: in few messages as in
 // many, in the fast path and among those that failed before.
 func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 	each(t, map[string]int{"few": 4, "many": 40}, func(t *testing.T, w *world, n int) {
 		w.cfg.MaxAttempts = 2
-		var mu sync.Mutex
-		calls := map[string]int{}
+		calls := make(chan string, 1000)
 		guilty := func(m consumer.Message) error {
+			calls <- m.Key
 			switch {
 			case m.Key == "order-0000", m.Key == "order-0001" && m.Attempt == 0:
 				return errors.New("shelf is locked")
@@ -311,28 +258,14 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 			}
 			return nil
 		}
-		w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			mu.Lock()
-			defer mu.Unlock()
-			var blamed []consumer.BlamedMessage
-			for i, m := range msgs {
-				calls[m.Key]++
-				if err := guilty(m); err != nil {
-					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
-				} else if err := insert(tx, m.Key); err != nil {
-					return err
-				}
-			}
-			return consumer.Except(blamed...)
-		})
+		w.handler = handling(func(tx *gorm.DB, msgs []consumer.Message) error { return excepting(tx, msgs, guilty) })
 		all := keys("order", n)
 		ends := map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2}
 		w.judged(all, ends, "order-0000", "order-0002")
 		want := once(all...)
 		want["order-0000"], want["order-0001"] = 2, 2
-		mu.Lock()
-		defer mu.Unlock()
-		w.want("calls", calls, want)
+		close(calls)
+		w.want("calls", tally(calls), want)
 	})
 }
 
@@ -343,44 +276,28 @@ func TestAHandlerMaySortItsBatch(t *testing.T) {
 	sorted := func(msgs []consumer.Message) {
 		slices.SortFunc(msgs, func(a, b consumer.Message) int { return strings.Compare(b.Key, a.Key) })
 	}
-	undone := func(w *world, tx *gorm.DB, msgs []consumer.Message) error {
-		return errors.Join(insertAll(tx, msgs), blaming(msgs, w.judge))
-	}
-	left := func(w *world, tx *gorm.DB, msgs []consumer.Message) error {
-		var out []consumer.BlamedMessage
-		for i, m := range msgs {
-			if err := w.judge(m); err != nil {
-				out = append(out, consumer.BlamedMessage{Index: i, Err: err})
-			} else if err := insert(tx, m.Key); err != nil {
-				return err
-			}
-		}
-		return consumer.Except(out...)
-	}
-	type ending func(*world, *gorm.DB, []consumer.Message) error
+	type ending func(*gorm.DB, []consumer.Message, func(consumer.Message) error) error
 	sorting := func(w *world, end ending) consumer.Handler {
-		return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		return handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 			sorted(msgs)
-			return end(w, tx, msgs)
+			return end(tx, msgs, w.judge)
 		})
 	}
 	mux := func(w *world, end ending) consumer.Handler {
 		return consumer.Mux{"order": sorting(w, end), "other": whole(effectOfKey)}
 	}
 	each(t, map[string]func(w *world) consumer.Handler{
-		"Blame":         func(w *world) consumer.Handler { return sorting(w, undone) },
-		"Except":        func(w *world) consumer.Handler { return sorting(w, left) },
-		"Blame, a Mux":  func(w *world) consumer.Handler { return mux(w, undone) },
-		"Except, a Mux": func(w *world) consumer.Handler { return mux(w, left) },
+		"Blame":         func(w *world) consumer.Handler { return sorting(w, writingAndBlaming) },
+		"Except":        func(w *world) consumer.Handler { return sorting(w, excepting) },
+		"Blame, a Mux":  func(w *world) consumer.Handler { return mux(w, writingAndBlaming) },
+		"Except, a Mux": func(w *world) consumer.Handler { return mux(w, excepting) },
 		"Blame, behind middleware": func(w *world) consumer.Handler {
-			return consumer.With(consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-				return undone(w, tx, msgs)
-			}), func(next consumer.Handler) consumer.Handler {
-				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-					sorted(msgs)
-					return next.Handle(ctx, tx, msgs)
-				})
-			})
+			return consumer.With(handling(func(tx *gorm.DB, msgs []consumer.Message) error {
+				return writingAndBlaming(tx, msgs, w.judge)
+			}), around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+				sorted(msgs)
+				return next.Handle(ctx, tx, msgs)
+			}))
 		},
 	}, func(t *testing.T, w *world, kind func(*world) consumer.Handler) {
 		w.handler = kind(w)
@@ -395,11 +312,7 @@ func TestAHandlerMaySortItsBatch(t *testing.T) {
 		good := slices.Concat(all[:2], all[4:])
 		w.endedAs(dedup.Success, good...)
 		w.quiet()
-		want := map[string]int{}
-		for _, m := range good {
-			want[m.MessageID] = 1
-		}
-		w.want("effects", w.effects(), want)
+		w.want("effects", w.effects(), once(keysOf(good)...))
 		is(w, "rows with more than one attempt", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_times > 1"), 2)
 	})
 }
@@ -437,25 +350,15 @@ func (w *world) looks() int {
 func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 2, 1, 0
-	inside, proceed := make(chan struct{}), make(chan struct{})
-	var first sync.Once
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		first.Do(func() {
-			close(inside)
-			<-proceed
-		})
-		return w.handle(ctx, tx, msgs)
-	})
+	inside, proceed := w.stopping("twice")
 	w.startWith("twice")
-	<-inside
+	await(t, inside, "it is in the handler")
 	// given its copy in the other lane's hand, which has seen the lock
 	w.publish("{}", "twice", "twice", "twice", "twice")
 	w.eventually("the lock was met", func() bool { return w.counts("rollbackd_lock_attempts_total")["held"] >= 1 })
 	// longer than a stranger's lock is waited for: without it a copy would go to the retry queue
-	timer := time.NewTimer(100 * time.Millisecond)
-	defer timer.Stop()
-	<-timer.C
-	close(proceed)
+	<-time.After(100 * time.Millisecond)
+	proceed()
 	w.settled(5)
 	w.end(map[string]int{"applied": 1, "duplicate": 4})
 	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{})
@@ -517,21 +420,14 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 func (w *world) diedOnce(key string) stack.Delivery {
 	w.t.Helper()
 	w.oneBatch(2)
-	dead := true
-	w.rejecting(key, func() error {
-		if dead {
-			return consumer.Permanent(errors.New("already shipped"))
-		}
-		return nil
-	})
+	mend := w.hopelessUntilMended(key)
 	w.publish("{}", key)
 	r := w.launch()
 	w.ended(dedup.Dead, key)
 	w.quiet()
 	require.OK(w.t, r.drained())
-	letter := w.letter()
-	dead = false
-	return letter
+	mend()
+	return w.letter()
 }
 
 func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
@@ -596,4 +492,197 @@ func TestAForgedDeathStopsNoRetry(t *testing.T) {
 	w.quiet()
 	w.applied("key")
 	w.want("outcomes", w.outcomes(), map[string]int{"applied": 1, "retried": 1})
+}
+
+// locks is a lock with the names of a schema.
+type locks struct {
+	*lock.Redis
+	schemaID string
+}
+
+// redisOf is the world's Redis, and a lock with the schema's names there.
+func (w *world) redisOf() (redis.UniversalClient, locks) {
+	w.t.Helper()
+	client := require.Get(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
+	w.t.Cleanup(func() { _ = client.Close() })
+	id := require.Get(w.records.SchemaID(w.t.Context()))(w.t)
+	locker := require.Get(lock.NewRedis(client, lock.Options{DoneTTL: w.cfg.DoneTTL}))(w.t)
+	return client, locks{locker, id}
+}
+
+func (l locks) names(keys ...string) []lock.Name {
+	names := make([]lock.Name, len(keys))
+	for i, k := range keys {
+		names[i] = lock.NameOf(l.schemaID, group, tag, k)
+	}
+	return names
+}
+
+// marked waits until the done markers of all keys stand in Redis, with this body's hash.
+func (w *world) marked(l locks, body string, keys ...string) {
+	w.t.Helper()
+	hash := sha256.Sum256([]byte(body))
+	for i, name := range l.names(keys...) {
+		w.eventually(keys[i]+" is marked done", func() bool {
+			s, err := l.Show(w.t.Context(), name)
+			return err == nil && s.Hold == lock.DoneMarker && string(s.Hash) == string(hash[:]) && s.TTL > 0
+		})
+	}
+}
+
+// Given done markers of messages whose rows MySQL does not have, as after a restore, in a clone, or by forgery, when
+// these messages come, then each is applied: a marker may save work, but only a row ends a message.
+func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
+	w := newWorld(t)
+	_, locker := w.redisOf()
+	all := keys("order", 30)
+	var marks []lock.Mark
+	for i, k := range locker.names(all...) {
+		marks = append(marks, lock.Mark{Name: k, BodyHash: sha256.Sum256([]byte([]string{"{}", "another body"}[i%2]))})
+	}
+	require.OK(t, locker.Done(t.Context(), marks))
+	w.startWith(all...)
+	w.quiet()
+	w.applied(all...)
+	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
+	w.marked(locker, "{}", all...)
+}
+
+// Given rows in success, when copies come whose done marker is right, wrong or gone, then the row alone says which are
+// duplicates and which are conflicts, and the markers are right again.
+func TestAMarkerDecidesNoConflict(t *testing.T) {
+	w := newWorld(t)
+	client, locker := w.redisOf()
+	all := keys("order", 6)
+	names := locker.names(all...)
+	w.start()
+	w.publish("{}", all...)
+	w.ended(dedup.Success, all...)
+	w.marked(locker, "{}", all...)
+	w.quiet()
+
+	lie := sha256.Sum256([]byte("other"))
+	lies := []lock.Mark{{Name: names[0], BodyHash: lie}, {Name: names[1], BodyHash: lie}}
+	require.OK(t, locker.Done(t.Context(), lies))
+	require.OK(t, client.Del(t.Context(), names[2].String(), names[3].String()).Err())
+	require.OK(t, client.PExpire(t.Context(), names[4].String(), w.cfg.DoneTTL/2).Err())
+	w.publish("{}", all[0], all[2], all[4])
+	w.publish("other", all[1], all[3], all[5]) // the marker of the first of them agrees with it
+	w.end(map[string]int{"applied": 6, "duplicate": 3, "dead_lettered": 3})
+	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": 3})
+	w.want("effects", w.effects(), once(all...))
+	w.marked(locker, "{}", all[0], all[2], all[4], all[5])
+	if s, err := locker.Show(t.Context(), names[4]); err != nil || s.TTL > w.cfg.DoneTTL/2 {
+		t.Errorf("a marker that was right stands for %v (%v): it was written again for nothing", s.TTL, err)
+	}
+}
+
+// Given a Redis that holds wrong values of every kind under every key, when messages come, then all have their one
+// effect within two lifetimes of a lock, the failing one its attempts, and what stands in Redis is right again.
+func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
+	t.Parallel()
+	const (
+		lockTTL = 5 * time.Second
+		right   = "done:right hash" // stands for it below
+		long    = time.Hour
+	)
+	str := func(value string, ttl time.Duration) func(context.Context, redis.UniversalClient, string) error {
+		return func(ctx context.Context, c redis.UniversalClient, key string) error {
+			if value == right {
+				hash := sha256.Sum256([]byte("{}"))
+				value = "done:" + string(hash[:])
+			}
+			return c.Set(ctx, key, value, ttl).Err()
+		}
+	}
+	hash := strings.Repeat("h", sha256.Size)
+	kinds := map[string]func(context.Context, redis.UniversalClient, string) error{
+		"lock":                 str("lock:host/1/x/0/7", lockTTL),
+		"lock-for-ever":        str("lock:host/1/x/0/7", 0),
+		"lock-of-an-hour":      str("lock:host/1/x/0/7", long),
+		"lock-of-nobody":       str("lock:", 0),
+		"marker":               str(right, long),
+		"marker-for-ever":      str(right, 0),
+		"marker-of-another":    str("done:"+hash, long),
+		"marker-short":         str("done:"+hash[1:], 0),
+		"marker-long":          str("done:"+hash+"h", 0),
+		"marker-of-upper-case": str("DONE:"+hash, 0),
+		"empty":                str("", 0),
+		"number":               str("1", long),
+		"large":                str(strings.Repeat("x", 1<<20), 0),
+		"bit": func(ctx context.Context, c redis.UniversalClient, k string) error {
+			return c.SetBit(ctx, k, 7, 1).Err()
+		},
+		"list": func(ctx context.Context, c redis.UniversalClient, k string) error { return c.LPush(ctx, k, "x").Err() },
+		"set":  func(ctx context.Context, c redis.UniversalClient, k string) error { return c.SAdd(ctx, k, "x").Err() },
+		"sorted-set": func(ctx context.Context, c redis.UniversalClient, k string) error {
+			return c.ZAdd(ctx, k, redis.Z{Score: 1, Member: "x"}).Err()
+		},
+		"hash": func(ctx context.Context, c redis.UniversalClient, k string) error {
+			return c.HSet(ctx, k, "x", "y").Err()
+		},
+		"stream": func(ctx context.Context, c redis.UniversalClient, k string) error {
+			return c.XAdd(ctx, &redis.XAddArgs{Stream: k, Values: []string{"x", "y"}}).Err()
+		},
+	}
+	for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOn(t, servers{redis: stack.OwnRedis(t)})
+			w.cfg.LockTTL, w.cfg.LockOnError = lockTTL, policy
+			client, locker := w.redisOf()
+			var all []string
+			for kind, fill := range kinds {
+				some := keys(kind, 3)
+				for _, k := range locker.names(some...) {
+					require.OK(t, fill(t.Context(), client, k.String()))
+				}
+				all = append(all, some...)
+				w.flaky(some[2]) // so that each kind is also met by a claim
+			}
+			require.OK(t, client.LPush(t.Context(), "rollbackd:probe", "x").Err())
+			w.declare()
+			r := w.start()
+			w.start()
+			w.recovered(r)
+			w.publish("{}", all...)
+			w.ended(dedup.Success, all...) // nobody waits for what is there for an hour
+			w.quiet()
+			w.want("effects", w.effects(), once(all...))
+			w.marked(locker, "{}", all...)
+			for kind := range kinds {
+				w.wantRow(keys(kind, 3)[2], wanted{Attempts: 2})
+			}
+			is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 2)
+			is(w, "letters", w.broker.Depth(w.deadQueue()), 0)
+		})
+	}
+}
+
+// Given messages that look new and never had a row, so that they are not looked up any more, when marked copies come
+// among them, then only these are looked up, and what they find sends no new message to the look-up again.
+func TestMarkedCopiesSendNoNewMessageToTheLookUp(t *testing.T) {
+	w := newWorld(t)
+	_, locker := w.redisOf()
+	w.oneBatch(1000)
+	w.cfg.Prefetch = 1000
+	w.declare()
+	w.start()
+	done := 0
+	publish := func(keys ...string) (looks int) {
+		t.Helper()
+		w.publish("{}", keys...)
+		done += len(keys)
+		w.settled(done)
+		return w.counts("rollbackd_batch_duration_seconds")["look_up"]
+	}
+	first := keys("first", 10)
+	known := publish(append(keys("known", 1000), first...)...)
+	assert.AtLeast(t, known, 1, "batches in which messages were looked up")
+	is(w, "with new messages", publish(keys("new", 10)...), known)
+	w.marked(locker, "{}", first...)
+	among := publish(append(keys("newer", 10), first...)...)
+	assert.AtLeast(t, among, known+1, "with marked copies")
+	is(w, "with new messages after those", publish(keys("newest", 10)...), among)
+	is(w, "duplicates", w.outcomes()["duplicate"], 10)
 }

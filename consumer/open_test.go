@@ -7,21 +7,26 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/outbox"
+	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // opened is what a program of 15 lines says: everything else is a default.
@@ -30,20 +35,6 @@ func (w *world) opened(dsn string) consumer.Config {
 		MySQLDSN: dsn, AMQPURLs: []string{w.amqpURL}, RedisURL: w.redisURL, Migrate: true,
 		Exchange: w.cfg.Exchange, Queue: w.cfg.Queue, Logger: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
-}
-
-func (w *world) run(c *consumer.Consumer) (stop func() error) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	var once sync.Once
-	var err error
-	stop = func() error {
-		once.Do(func() { cancel(); err = <-done })
-		return err
-	}
-	w.t.Cleanup(func() { _ = stop() })
-	return stop
 }
 
 // Given an empty schema and no queues, when a program names its servers and its queue, then messages are applied, once
@@ -63,7 +54,7 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 		return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
 	})))(t)
 	w.publish("{}", "a", "b", "wrong")
-	stop := w.run(c)
+	stop := w.run(c).drained
 	got := map[string]int{}
 	var wrong consumer.Ended
 	for i := range 4 {
@@ -142,7 +133,7 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 	})
 	c := require.Get(consumer.Open(t.Context(), cfg, w.handler))(t)
 	w.publish("{}", "slow")
-	stop := w.run(c)
+	stop := w.run(c).drained
 	w.eventually("it has ended", func() bool { return w.over() > 0 })
 	w.wantRow("slow", wanted{Status: dedup.Success, Attempts: 1})
 	w.want("effects", w.effects(), once("slow", "after slow"))
@@ -233,4 +224,525 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 			t.Errorf("logged: %s\nwant:   %s", got, c.logged)
 		}
 	}
+}
+
+// Given one Registerer, when a program opens consumers of two queues on it, and asks for a second one of the first
+// queue, then what each queue's messages come to is told apart, and the second one is refused with the queue's name.
+func TestConsumersOfTwoQueuesShareARegisterer(t *testing.T) {
+	w := newWorld(t)
+	reg := prometheus.NewRegistry()
+	cfg := w.opened(w.dsn)
+	cfg.Registerer, cfg.RoutingKeys = reg, []string{tag}
+	other := cfg
+	other.Queue = w.broker.Name("other")
+	other.RoutingKeys = []string{"other"}
+	w.broker.Track(topologyOf(other).Queues()...)
+	for _, one := range []consumer.Config{cfg, other} {
+		c := require.Get(consumer.Open(t.Context(), one, by(false, func(tx *gorm.DB, m consumer.Message) error {
+			return insert(tx, one.Queue+m.Key)
+		})))(t)
+		w.run(c)
+	}
+	_, err := consumer.Open(t.Context(), cfg, w.handler)
+	if err == nil || !strings.Contains(err.Error(), cfg.Queue) {
+		t.Errorf("Open = %v, want an error that names the queue", err)
+	}
+	for _, queue := range []string{cfg.Queue, other.Queue} {
+		w.eventually("consumers of "+queue, func() bool {
+			return ofQueue(t, reg, "rollbackd_queue_consumers", "main", queue) > 0
+		})
+	}
+	w.publish("{}", "a", "b")
+	w.publishTo("other", "{}", "c")
+	w.eventually("all are applied", func() bool {
+		return ofQueue(t, reg, "rollbackd_deliveries_total", "applied", cfg.Queue) == 2 &&
+			ofQueue(t, reg, "rollbackd_deliveries_total", "applied", other.Queue) == 1
+	})
+	w.want("effects", w.effects(), once(cfg.Queue+"a", cfg.Queue+"b", other.Queue+"c"))
+}
+
+// ofQueue is a metric of a queue with another label's value.
+func ofQueue(t *testing.T, reg prometheus.Gatherer, metric, value, queue string) (sum float64) {
+	t.Helper()
+	for _, f := range require.Get(reg.Gather())(t) {
+		for _, m := range f.GetMetric() {
+			var is, of bool
+			for _, l := range m.GetLabel() {
+				is = is || l.GetValue() == value
+				of = of || l.GetName() == "queue" && l.GetValue() == queue
+			}
+			if f.GetName() == metric && is && of {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// pair is a program with consumers of two queues.
+type pair struct {
+	*consumer.Consumers
+	process
+	w          *world
+	one, other consumer.Config // with routing keys tag and otherTag
+}
+
+const otherTag = "points.refund"
+
+// pairOn makes it; change changes both configurations and handlers.
+func pairOn(w *world, change func(one, other *consumer.Member)) *pair {
+	w.t.Helper()
+	cfg := w.opened(w.dsn)
+	cfg.Registerer, cfg.RoutingKeys, cfg.DrainTimeout = prometheus.NewRegistry(), []string{tag}, w.cfg.DrainTimeout
+	cfg.MaxAttempts, cfg.RetryDelays = w.cfg.MaxAttempts, w.cfg.RetryDelays
+	one := consumer.Member{Config: cfg, Handler: effectsOf("one ")}
+	other := consumer.Member{Config: cfg, Handler: effectsOf("other ")}
+	other.Queue, other.RoutingKeys = w.broker.Name("points.refund"), []string{otherTag}
+	if change != nil {
+		change(&one, &other)
+	}
+	w.broker.Track(topologyOf(other.Config).Queues()...)
+	w.declare()
+	all := require.Get(consumer.OpenAll(w.t.Context(), one, other))(w.t)
+	return &pair{all, w.run(all), w, one.Config, other.Config}
+}
+
+func effectsOf(prefix string) consumer.Handler {
+	return by(false, func(tx *gorm.DB, m consumer.Message) error { return insert(tx, prefix+m.Key) })
+}
+
+func (p *pair) consuming() {
+	p.w.t.Helper()
+	p.w.eventually("both are consumed", func() bool { return p.State().Consuming })
+}
+
+// publish publishes to the first queue and to the other.
+func (p *pair) publish(one, other []string) {
+	p.w.t.Helper()
+	p.w.publishTo(tag, "{}", one...)
+	p.w.publishTo(otherTag, "{}", other...)
+}
+
+// prefixed are the names under which a pair's handlers write what they do.
+func prefixed(prefix string, keys []string) (names []string) {
+	for _, key := range keys {
+		names = append(names, prefix+key)
+	}
+	return names
+}
+
+// Given two programs of the same two queues, when messages come to both queues, all of them twice and under the same
+// keys in both, and one of the programs is stopped meanwhile, then each has its effect once, by the handler of its
+// queue, and both programs drain.
+func TestTwoProgramsOfTwoQueuesApplyEachMessageOnce(t *testing.T) {
+	w := newWorld(t)
+	first, second := pairOn(w, nil), pairOn(w, nil)
+	first.consuming()
+	second.consuming()
+	all := keys("order", 300)
+	first.publish(all, all)
+	first.publish(all, all)
+	w.eventually("some are applied", func() bool { return len(w.effects()) > 0 })
+	require.OK(t, first.drained())
+	want := once(slices.Concat(prefixed("one ", all), prefixed("other ", all))...)
+	w.eventually("all are applied", func() bool { return len(w.effects()) == len(want) })
+	w.eventually("the queues are empty", func() bool {
+		return w.broker.Unacked(second.one.Queue, second.other.Queue) == 0 &&
+			w.broker.Depth(second.one.Queue)+w.broker.Depth(second.other.Queue) == 0
+	})
+	require.OK(t, second.drained())
+	w.want("effects", w.effects(), want)
+	if s := second.State(); s.Consuming || !s.Draining {
+		t.Errorf("after its end it is %+v", s)
+	}
+}
+
+// Given a program of two queues in two groups that has nothing to do, then it has eight connections at most to both
+// servers together, and is elected for both groups.
+func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
+	w := newWorld(t)
+	dsn := stack.MySQL(t) // where the test has no connection of its own
+	schema := require.Get(mysql.ParseDSN(dsn))(t).DBName
+	open := func() (database, rabbit int) {
+		database = w.number("SELECT COUNT(*) FROM " + stack.Processes + " WHERE db = '" + schema + "'")
+		return database, w.broker.Connections()
+	}
+	w.declare()
+	_, before := open()
+	p := pairOn(w, func(one, other *consumer.Member) { one.MySQLDSN, other.MySQLDSN = dsn, dsn })
+	p.consuming()
+	leads := func(group string) bool {
+		return strings.Contains(w.logs.String(), "msg=elected group="+group+"\n")
+	}
+	w.eventually("it is elected for both groups", func() bool { return leads(p.one.Queue) && leads(p.other.Queue) })
+	w.eventually("eight connections are left", func() bool {
+		database, rabbit := open()
+		return database > 0 && rabbit-before == 5 && database+rabbit-before <= 8
+	})
+}
+
+// Given a program of two queues, when the handler of one never returns, or writes into a table that is not there, then
+// the other queue is consumed as ever, and the state names the queue with the trouble until it is over.
+func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		handle func(mended <-chan struct{}, tx *gorm.DB, m consumer.Message) error
+		mend   func(w *world)
+	}{
+		"stuck": {func(mended <-chan struct{}, _ *gorm.DB, _ consumer.Message) error {
+			<-mended
+			return nil
+		}, func(*world) {}},
+		"no table": {func(_ <-chan struct{}, tx *gorm.DB, m consumer.Message) error {
+			return tx.Exec("INSERT INTO not_there VALUES (?)", m.Key).Error
+		}, func(w *world) { w.exec("CREATE TABLE not_there (k VARBINARY(255) NOT NULL)") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			mended := make(chan struct{})
+			p := pairOn(w, func(one, other *consumer.Member) {
+				other.HandlerTimeout, other.Lease = 2*time.Second, 4*time.Second
+				other.Handler = by(false, func(tx *gorm.DB, m consumer.Message) error { return c.handle(mended, tx, m) })
+			})
+			inTrouble := func() bool {
+				s := p.State()
+				return slices.ContainsFunc(slices.Concat(s.Paused, s.Degraded), func(why string) bool {
+					return strings.HasPrefix(why, p.other.Queue)
+				})
+			}
+			p.consuming()
+			p.publish(nil, []string{"trouble"})
+			w.eventually("the trouble is told of", inTrouble)
+			all := keys("order", 20)
+			p.publish(all, nil)
+			w.eventually("the others are applied", func() bool { return len(w.effects()) == len(all) })
+			w.want("effects", w.effects(), once(prefixed("one ", all)...))
+			if !p.Members()[0].State().Consuming {
+				t.Error("the first queue is not consumed")
+			}
+			c.mend(w)
+			close(mended)
+			w.eventually("the trouble is over", func() bool { return !inTrouble() })
+			require.OK(t, p.drained())
+		})
+	}
+}
+
+// Given a program of two queues, one of which has a log that was never made, then Run drains the other and ends with an
+// error that names the queue.
+func TestWhatEndsOneQueueEndsTheProgramAndIsNamed(t *testing.T) {
+	w := newWorld(t)
+	p := pairOn(w, func(one, other *consumer.Member) {
+		one.Migrate, other.Migrate, other.LogTable = false, false, "other_log"
+	})
+	if err := p.ends(w); !errors.Is(err, dedup.ErrSchema) || !strings.Contains(err.Error(), p.other.Queue) ||
+		strings.Contains(err.Error(), p.one.Queue+":") {
+		t.Errorf("Run = %v, want the schema, and the queue that lacks it", err)
+	}
+}
+
+// Given a program of two queues whose messages fail once and are dead-lettered, then the letters of both come back by
+// themselves, whether the queues have one group or two.
+func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
+	for name, groups := range map[string][2]string{"one group": {"g", "g"}, "two groups": {"g", "h"}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
+			var mended atomic.Bool
+			p := pairOn(w, func(one, other *consumer.Member) {
+				for i, m := range []*consumer.Member{one, other} {
+					effect := m.Handler
+					m.Group, m.CompensateAfter, m.MaxDeadWindow = groups[i], time.Second, time.Second
+					m.Handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+						if !mended.Load() {
+							return errors.New("not yet")
+						}
+						return effect.Handle(ctx, tx, msgs)
+					})
+				}
+			})
+			p.consuming()
+			one, other := keys("one", 10), keys("other", 10)
+			p.publish(one, other)
+			w.eventually("all are dead", func() bool {
+				return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") == 20
+			})
+			mended.Store(true)
+			w.eventually("all are applied", func() bool { return len(w.effects()) == 20 })
+			w.want("effects", w.effects(), once(slices.Concat(prefixed("one ", one), prefixed("other ", other))...))
+			acts := column[string](w, "SELECT DISTINCT queue FROM consumer_log_act WHERE kind = 'compensate' ORDER BY queue")
+			assert.Equal(t, acts, slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})), "the acts name the queues")
+			require.OK(t, p.drained())
+		})
+	}
+}
+
+func TestMembersThatDoNotFitAreRefused(t *testing.T) {
+	w := newWorld(t)
+	one := consumer.Member{Config: w.opened(w.dsn), Handler: w.handler}
+	other := one
+	other.Queue = "points.refund"
+	for says, change := range map[string]func(m *consumer.Member){
+		"two members consume it": func(m *consumer.Member) { m.Queue = one.Queue },
+		"MySQLDSN differs":       func(m *consumer.Member) { m.MySQLDSN += "2" },
+		"CompensateAfter":        func(m *consumer.Member) { m.CompensateAfter = time.Hour },
+		"no Handler":             func(m *consumer.Member) { m.Handler = nil },
+	} {
+		m := other
+		change(&m)
+		_, err := consumer.OpenAll(t.Context(), one, m)
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), m.Queue) {
+			t.Errorf("OpenAll = %v, want an error that says %q and names the queue", err, says)
+		}
+	}
+	if _, err := consumer.OpenAll(t.Context()); err == nil {
+		t.Error("no member is no error")
+	}
+	require.OK(t, require.Get(consumer.OpenAll(t.Context(), one, other))(t).Close())
+}
+
+// minutes are the sums of what the fleet wrote down since the last time that minutes were moved away.
+func (w *world) minutes() (sum dedup.Minute, rows int) {
+	w.t.Helper()
+	sum.Dead = map[dedup.Reason]int64{}
+	all := require.Get(w.records.Minutes(w.t.Context(), group, w.cfg.Queue, 10*time.Minute))(w.t)
+	for _, m := range all {
+		sum.Applied, sum.Retried = sum.Applied+m.Applied, sum.Retried+m.Retried
+		for r, n := range m.Dead {
+			sum.Dead[r] += n
+		}
+		for i, n := range m.Lag {
+			sum.Lag[i] += n
+		}
+		if m.Waiting.V > sum.Waiting.V || !sum.Waiting.Valid {
+			sum.Waiting = m.Waiting
+		}
+	}
+	return sum, len(all)
+}
+
+// Given two daemons, of which one writes while it works and the other at its end, when messages flow for a minute and
+// fail for another one, then both minutes say what the two did together: applied, retried, dead by reason, and lags.
+func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
+	w := newWorld(t)
+	w.minute = 100 * time.Millisecond
+	writing := w.start()
+	w.minute = 0
+	ending := w.start()
+	var late []rabbit.Message
+	for i := range 300 {
+		late = append(late, rabbit.Message{
+			MessageID: fmt.Sprint("good-", i), Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
+			Headers: map[string]any{"x-published-at-ms": time.Now().Add(-20 * time.Second).UnixMilli()},
+		})
+	}
+	w.publishMessages(late...)
+	w.settled(300)
+	w.drains(ending)
+	w.eventually("300 are written down as applied", func() bool { m, _ := w.minutes(); return m.Applied == 300 })
+	if m, _ := w.minutes(); m.Lag[13] != 300 || m.Retried != 0 || len(m.Dead) != 0 {
+		t.Errorf("the first minute is %+v, want 300 with a lag of 10 to 30 seconds", m)
+	}
+	w.eventually("the queue was looked at", func() bool { m, _ := w.minutes(); return m.Waiting.Valid })
+
+	w.exec("UPDATE consumer_log_minute SET minute = minute - 30")
+	w.hopeless("bad-1", "bad-2")
+	w.failing("worse")
+	w.publish("{}", "bad-1", "bad-2", "worse", "fine")
+	w.eventually("what failed is written down", func() bool {
+		m, _ := w.minutes()
+		return m.Dead[dedup.ReasonPermanent] == 2 && m.Dead[dedup.ReasonExhausted] == 1
+	})
+	if m, _ := w.minutes(); m.Applied != 1 || m.Retried != 2 || len(m.Dead) != 2 {
+		t.Errorf("the minute of the faults is %+v, want 1 applied and 2 retried", m)
+	}
+	w.drains(writing)
+	if m, _ := w.minutes(); m.Applied != 1 || m.Retried != 2 {
+		t.Errorf("after both have ended it is %+v", m)
+	}
+}
+
+// Given a daemon whose table of minutes is gone, or may not be written, then messages are consumed, and it says once
+// what is missing.
+func TestADaemonThatCannotWriteMinutesConsumesAndSaysItOnce(t *testing.T) {
+	each(t, map[string]func(w *world){
+		"no table": func(w *world) { w.exec("DROP TABLE consumer_log_minute") },
+		"no right": func(w *world) {
+			w.dsn = stack.Restricted(w.t, w.dsn, "SELECT, INSERT, UPDATE, DELETE ON consumer_log",
+				"SELECT, INSERT, UPDATE, DELETE ON consumer_log_event", "SELECT, INSERT, UPDATE ON rollbackd_meta",
+				"SELECT ON rollbackd_schema", "SELECT, INSERT, UPDATE, DELETE ON effect", "SELECT ON consumer_log_minute")
+		},
+	}, func(t *testing.T, w *world, spoil func(w *world)) {
+		spoil(w)
+		w.minute = 20 * time.Millisecond
+		r := w.start()
+		const says, lost = "the charts of the pages lack", "figures of a minute are lost"
+		w.eventually("several minutes were lost", func() bool { return strings.Count(w.logs.String(), lost) > 2 })
+		for i := range 10 {
+			w.publish("{}", strconv.Itoa(i))
+		}
+		w.settled(10)
+		w.drains(r)
+		assert.Is(t, strings.Count(w.logs.String(), says), 1, "times it is said that minutes are not written")
+		assert.Is(t, len(w.effects()), 10, "effects")
+	})
+}
+
+// eventOf is the event of a message.
+func eventOf(m consumer.Message) outbox.Message {
+	return outbox.Message{Tag: "shelf.filled", Key: m.Key, Body: m.Body, RoutingKey: "shelf.filled"}
+}
+
+// withOutbox makes the outbox, and a handler that writes the effects of all, puts their events in, and only then blames
+// those that are rejected.
+func (w *world) withOutbox() {
+	w.t.Helper()
+	require.OK(w.t, outbox.Migrate(w.t.Context(), w.open(stack.ForMigrations(w.t, w.direct))))
+	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
+		events := make([]outbox.Message, len(msgs))
+		for i, m := range msgs {
+			events[i] = eventOf(m)
+		}
+		if err := outbox.Put(tx.Statement.Context, consumer.SQL(tx), events...); err != nil {
+			return err
+		}
+		return blaming(msgs, w.judge)
+	})
+}
+
+// sent lets a relay send what is in the outbox, and returns how often each event came to a queue.
+func (w *world) sent() map[string]int {
+	w.t.Helper()
+	queue := w.broker.Name("events")
+	w.broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
+	w.broker.Bind(queue, "shelf.filled", w.cfg.Exchange)
+	r := require.Get(relay.New(relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.cfg.Exchange}))(w.t)
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	w.eventually("the outbox is empty", func() bool { return w.number("SELECT COUNT(*) FROM rollbackd_outbox") == 0 })
+	stop()
+	require.OK(w.t, <-ended)
+	came := map[string]int{}
+	for _, d := range w.broker.GetAll(queue) {
+		came[d.MessageId]++
+	}
+	return came
+}
+
+// Given messages that are applied in each of the four ways, all in one batch and beside some that are blamed again and
+// again after they have put their events in, then each that has had its effect has one event, and no other has any.
+func TestAnEventIsCommittedWithItsEffectWhicheverWayTheMessageIsApplied(t *testing.T) {
+	w := newWorld(t)
+	fresh, before := keys("fresh", 8), keys("failed-before", 6)
+	taken, replayed, bad := keys("taken-over", 4), keys("replayed", 3), keys("hopeless", 3)
+	all := slices.Concat(fresh, before, taken, replayed, bad)
+	w.oneBatch(len(all))
+	w.withOutbox()
+	w.flaky(before...)
+	w.failing(bad...)
+	mend := w.hopelessUntilMended(replayed...)
+	w.crashed(1, taken...)
+	w.startWith(all...)
+	w.ended(dedup.Dead, replayed...)
+	mend()
+	res := w.replays(replayed...)
+	require.Is(t, res.Replayed, len(replayed), "replayed")
+	w.ended(dedup.Dead, bad...)
+	w.quiet()
+	w.applied(without(all, bad...)...)
+	w.want("events", w.sent(), once(without(all, bad...)...))
+}
+
+// An event that waits already with another body is a failed attempt of its message alone, and no trouble of the
+// database's, although it is a server's error and ends the transaction for all.
+func TestAnEventInConflictIsAFailedAttemptOfItsMessageAlone(t *testing.T) {
+	w := newWorld(t)
+	w.withOutbox()
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, routing_key) " +
+		"VALUES ('shelf.filled', 'order-0007', 'another', 'shelf.filled')")
+	all := keys("order", 20)
+	w.judged(all, map[string]int{"applied": 19, "retried": 2, "dead_lettered": 1}, all[7])
+	w.wantRow(all[7], wanted{Reason: dedup.ReasonExhausted, Attempts: w.cfg.MaxAttempts,
+		Says: `shelf.filled/"order-0007": ` + outbox.ErrConflict.Error()})
+	w.unsaid("database")
+	w.want("events", w.sent(), once(all...)) // with the one that waited
+}
+
+// Given a Config with an Outbox and an empty schema, when a handler puts messages, then Run has made the table and
+// sends them; without the table, and without Migrate, Run ends and says who makes it.
+func TestAConsumerRelaysItsOutbox(t *testing.T) {
+	w := newWorld(t)
+	events := w.broker.Name("events")
+	w.broker.DeclareExchange(w.cfg.Exchange, "topic")
+	w.broker.DeclareQueue(events, nil)
+	w.broker.Bind(events, "shelf.filled", w.cfg.Exchange)
+	cfg := w.opened(stack.MySQL(t))
+	cfg.Outbox = true
+	put := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		return outbox.Put(ctx, consumer.SQL(tx), eventOf(m))
+	}
+	c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t)
+	stop := w.run(c).drained
+	w.eventually("it consumes", func() bool { return c.State().Consuming })
+	w.publish("{}", "a", "b")
+	w.eventually("the events", func() bool { return w.broker.Depth(events) == 2 })
+	require.OK(t, w.open(cfg.MySQLDSN).Exec("DROP TABLE rollbackd_outbox").Error)
+	w.eventually("the outbox is named", func() bool {
+		return slices.ContainsFunc(c.State().Degraded, func(why string) bool { return strings.HasPrefix(why, "outbox: ") })
+	})
+	require.OK(t, stop())
+
+	cfg.MySQLDSN, cfg.Migrate = w.direct, false // the log alone is there
+	err := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t).Run(t.Context())
+	if !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "rollbackd migrate --outbox") {
+		t.Errorf("Run = %v, want an error that says who makes the table of the outbox", err)
+	}
+}
+
+// Given a table that is missing when a message comes, whoever's it is, then the log names it, the message stays in the
+// queue and has no row; once the table is there the message is applied by its first attempt.
+func TestATableThatIsMissingIsNamedAndWaitedFor(t *testing.T) {
+	each(t, map[string]struct{ table, made string }{
+		"the handler's":    {"effect", "CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL)"},
+		"the outbox":       {"rollbackd_outbox", ""},
+		"the consumer log": {"consumer_log", "RENAME TABLE gone TO consumer_log"},
+	}, func(t *testing.T, w *world, missing struct{ table, made string }) {
+		w.doing(func(tx *gorm.DB, m consumer.Message) error {
+			if missing.table != "rollbackd_outbox" {
+				return nil
+			}
+			return outbox.Put(tx.Statement.Context, consumer.SQL(tx), eventOf(m))
+		})
+		w.cfg.GiveBackAfter = 200 * time.Millisecond
+		r := w.start()
+		w.recovered(r)
+		switch missing.table {
+		case "consumer_log":
+			w.exec("RENAME TABLE consumer_log TO gone")
+		case "effect":
+			w.exec("DROP TABLE effect")
+		}
+		w.publish("{}", "order")
+		said := func() bool {
+			log := w.logs.String()
+			return strings.Contains(log, "waiting for mysql") && strings.Contains(log, "."+missing.table+"' doesn't exist") &&
+				strings.Contains(log, "do=\"make it: `rollbackd migrate`")
+		}
+		w.eventually("the log says what is missing", said)
+		w.eventually("the delivery was given back, and waits", func() bool {
+			return strings.Contains(w.logs.String(), `msg="deliveries given back"`) &&
+				w.broker.Depth(w.cfg.Queue)+w.broker.Unacked(w.cfg.Queue) == 1
+		})
+		if missing.table != "consumer_log" {
+			is(w, "rows", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status <> 0"), 0)
+		}
+		if missing.made != "" {
+			w.exec(missing.made)
+		} else {
+			require.OK(t, outbox.Migrate(t.Context(), w.open(stack.ForMigrations(t, w.direct))))
+		}
+		w.recovered(r)
+		w.applied("order")
+		w.wantRow("order", wanted{Attempts: 1})
+	})
 }

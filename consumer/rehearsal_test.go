@@ -28,14 +28,20 @@ var notNull = &mysql.MySQLError{
 
 // part is a play that is performed twice: on servers, and in a rehearsal.
 type part struct {
-	// do is what the handler does with a message after it has written its effect; nth counts its calls for the message,
-	// from 1. It is not for what makes.
-	do   func(tx *gorm.DB, m consumer.Message, nth int) error
-	make func(seen func(consumer.Message) (nth int)) consumer.Handler
-	// batches are delivered one after the other, each when all is quiet; a line of "replay KEY" replays.
-	batches [][]consumer.Message
-	replay  []string // then
+	// Its handler is for one message, or "whole", of all; or it is one that "blame"s, "except"s, or "calls".
+	kind    string
+	who     who                                                          // what it does after it has written an effect
+	make    func(seen func(consumer.Message) (nth int)) consumer.Handler // in place of these
+	in      batches
+	replays int // of b, then
 }
+
+type (
+	// who is what a handler does, by key; nth counts its calls for the message, from 1.
+	who map[string]func(tx *gorm.DB, nth int) error
+	// batches are delivered one after the other, each when all is quiet. None: one of a, b and c.
+	batches [][]consumer.Message
+)
 
 func msg(key, body string) consumer.Message { return consumertest.Message(tag, key, body) }
 
@@ -46,210 +52,107 @@ func msgs(keys ...string) (all []consumer.Message) {
 	return all
 }
 
-// failingFor has a message fail in its first calls.
-func failingFor(key string, times int, err error) func(*gorm.DB, consumer.Message, int) error {
-	return func(_ *gorm.DB, m consumer.Message, nth int) error {
-		if m.Key == key && nth <= times {
+// first has a message fail in its first calls.
+func first(times int, err error) func(*gorm.DB, int) error {
+	return func(_ *gorm.DB, nth int) error {
+		if nth <= times {
 			return err
 		}
 		return nil
 	}
 }
 
-var errShelf = errors.New("the shelf is locked")
+// sends has it send a text.
+func sends(text string) func(*gorm.DB, int) error {
+	return func(tx *gorm.DB, _ int) error { return tx.Exec(text).Error }
+}
 
 // Waits that a handler asks for are a retry delay: through how many queues another one goes hangs on the time.
 const short, long = 100 * time.Millisecond, 300 * time.Millisecond
 
+var (
+	errShelf = errors.New("the shelf is locked")
+	forGood  = consumer.Permanent(errShelf)
+	early    = consumer.Later(errShelf, short)
+	soon     = consumer.RetryIn(errShelf, short)
+)
+
 // parts are the plays.
 var parts = map[string]part{
-	"all are applied":              {batches: [][]consumer.Message{msgs("a", "b", "c")}},
-	"copies, in a batch and later": {batches: [][]consumer.Message{msgs("a", "a", "b"), msgs("a", "c")}},
-	"one fails once":               {do: failingFor("b", 2, errShelf), batches: [][]consumer.Message{msgs("a", "b", "c")}},
-	"one fails each time": {
-		do: failingFor("b", 99, errShelf), batches: [][]consumer.Message{msgs("a", "b", "c"), msgs("b")},
-	},
-	"one fails for good": {
-		do: failingFor("b", 99, consumer.Permanent(errShelf)), batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"one cannot be read by the handler": {
-		do: failingFor("b", 99, consumer.Malformed(errShelf)), batches: [][]consumer.Message{msgs("a", "b")},
-	},
-	"another body":        {batches: [][]consumer.Message{msgs("a"), {msg("a", "[]")}, {msg("b", "{}"), msg("b", "[]")}}},
-	"nobody can name it":  {batches: [][]consumer.Message{{msg("a\x00", "{}")}}},
-	"a body is too large": {batches: [][]consumer.Message{{msg("a", strings.Repeat("x", consumer.MaxBody+1))}}},
-	"a panic": {
-		do: func(_ *gorm.DB, m consumer.Message, nth int) error {
-			if m.Key == "b" && nth <= 2 {
-				panic("oops")
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"the end of a goroutine": {
-		do: func(_ *gorm.DB, m consumer.Message, _ int) error {
-			if m.Key == "b" {
-				runtime.Goexit()
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"a COMMIT of its own": {
-		do: func(tx *gorm.DB, m consumer.Message, _ int) error {
-			if m.Key == "b" {
-				return tx.Exec("COMMIT").Error
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"an error of a statement that is dropped": {
-		do: func(tx *gorm.DB, m consumer.Message, nth int) error {
-			if m.Key == "b" && nth <= 2 {
-				tx.Exec("INSERT INTO effect (k, body) VALUES (?, NULL)", m.Key)
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"what nobody can read runs alone": {
-		do: func(tx *gorm.DB, m consumer.Message, _ int) error {
-			if m.Key == "b" {
-				return tx.Exec("CALL nothing()").Error
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"rows of a query that are not read": {
-		do: func(tx *gorm.DB, m consumer.Message, _ int) error {
-			if m.Key == "b" {
-				_ = tx.Raw("SELECT 1 UNION SELECT 2").Row()
-				return tx.Exec("DELETE FROM effect WHERE k = 'nobody'").Error
-			}
-			return nil
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
+	"all are applied":                   {},
+	"copies, in a batch and later":      {in: batches{msgs("a", "a", "b"), msgs("a", "c")}},
+	"one fails once":                    {who: who{"b": first(2, errShelf)}},
+	"one fails each time":               {who: who{"b": first(99, errShelf)}, in: batches{msgs("a", "b", "c"), msgs("b")}},
+	"one fails for good":                {who: who{"b": first(99, forGood)}},
+	"one cannot be read by the handler": {who: who{"b": first(99, consumer.Malformed(errShelf))}},
+	"another body":                      {in: batches{msgs("a"), {msg("a", "[]")}, {msg("b", "{}"), msg("b", "[]")}}},
+	"nobody can name it":                {in: batches{{msg("a\x00", "{}")}}},
+	"a body is too large":               {in: batches{{msg("a", strings.Repeat("x", consumer.MaxBody+1))}}},
+	"a panic": {who: who{"b": func(_ *gorm.DB, nth int) error {
+		if nth <= 2 {
+			panic("oops")
+		}
+		return nil
+	}}},
+	"the end of a goroutine": {who: who{"b": func(*gorm.DB, int) error { runtime.Goexit(); return nil }}},
+	"a COMMIT of its own":    {who: who{"b": sends("COMMIT")}},
+	"an error of a statement that is dropped": {who: who{"b": func(tx *gorm.DB, nth int) error {
+		if nth <= 2 {
+			tx.Exec("INSERT INTO effect (k, body) VALUES ('b', NULL)")
+		}
+		return nil
+	}}},
+	"what nobody can read runs alone": {who: who{"b": sends("CALL nothing()")}},
+	"rows of a query that are not read": {who: who{"b": func(tx *gorm.DB, _ int) error {
+		_ = tx.Raw("SELECT 1 UNION SELECT 2").Row()
+		return tx.Exec("DELETE FROM effect WHERE k = 'nobody'").Error
+	}}},
 	"two transactions meet once": {
-		do: failingFor("b", 1, consumer.Contention(errShelf)), batches: [][]consumer.Message{msgs("b")},
+		who: who{"b": first(1, consumer.Contention(errShelf))}, in: batches{msgs("b")},
 	},
-	"a letter is replayed, and mended": {
-		do: failingFor("b", 2, consumer.Permanent(errShelf)), batches: [][]consumer.Message{msgs("a", "b")},
-		replay: []string{"b", "b"},
-	},
-	"a letter is replayed in vain": {
-		do: failingFor("b", 99, errShelf), batches: [][]consumer.Message{msgs("b")}, replay: []string{"b"},
-	},
-	"one is too early": {
-		do: failingFor("b", 3, consumer.Later(errShelf, short)), batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"one is too early, and does not say until when": {
-		do: failingFor("b", 2, consumer.Later(errShelf, 0)), batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"one that has failed is too early": {
-		do: func(_ *gorm.DB, m consumer.Message, nth int) error {
-			says := []error{errShelf, consumer.Later(errShelf, long), errShelf, nil}
-			if m.Key != "b" {
-				return nil
-			}
-			return says[min(nth, len(says))-1]
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
+	"a letter is replayed, and mended":              {who: who{"b": first(2, forGood)}, replays: 2},
+	"a letter is replayed in vain":                  {who: who{"b": first(99, errShelf)}, replays: 1},
+	"one is too early":                              {who: who{"b": first(3, early)}},
+	"one is too early, and does not say until when": {who: who{"b": first(2, consumer.Later(errShelf, 0))}},
+	"one that has failed is too early": {who: who{"b": func(_ *gorm.DB, nth int) error {
+		return []error{errShelf, consumer.Later(errShelf, long), errShelf, nil}[min(nth, 4)-1]
+	}}},
 	"copies are too early": {
-		do: failingFor("b", 2, consumer.Later(errShelf, long)), batches: [][]consumer.Message{msgs("b", "a", "b"), msgs("b")},
+		who: who{"b": first(2, consumer.Later(errShelf, long))}, in: batches{msgs("b", "a", "b"), msgs("b")},
 	},
-	"a failed attempt says when the next one comes": {
-		do: failingFor("b", 2, consumer.RetryIn(errShelf, long)), batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"each attempt says when the next one comes": {
-		do: failingFor("b", 99, consumer.RetryIn(errShelf, short)), batches: [][]consumer.Message{msgs("a", "b", "c")},
-		replay: []string{"b"},
-	},
-	"one fails for good, and says when to come": {
-		do:      failingFor("b", 99, consumer.RetryIn(consumer.Permanent(errShelf), short)),
-		batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
-	"a whole call is too early": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				var early error
-				for _, m := range all {
-					if seen(m) <= 2 {
-						early = consumer.Later(errShelf, short)
-					}
+	"a failed attempt says when the next one comes": {who: who{"b": first(2, consumer.RetryIn(errShelf, long))}},
+	"each attempt says when the next one comes":     {who: who{"b": first(99, soon)}, replays: 1},
+	"one fails for good, and says when to come":     {who: who{"b": first(99, consumer.RetryIn(forGood, short))}},
+	"a whole call is too early": {make: func(seen func(consumer.Message) int) consumer.Handler {
+		return handling(func(tx *gorm.DB, all []consumer.Message) error {
+			err := insertAll(tx, all)
+			for _, m := range all {
+				if seen(m) <= 2 {
+					err = early
 				}
-				return errors.Join(insertAll(tx, all), early)
-			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
+			}
+			return err
+		})
+	}},
 	"a batch handler that blames who is too early": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				return errors.Join(insertAll(tx, all), blaming(all, func(m consumer.Message) error {
-					switch nth := seen(m); {
-					case m.Key == "b" && nth <= 2:
-						return consumer.Later(errShelf, short)
-					case m.Key == "d":
-						return consumer.RetryIn(errShelf, short)
-					}
-					return nil
-				}))
-			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c", "d", "e")},
+		kind: "blame", who: who{"b": first(2, early), "d": first(99, soon)}, in: batches{msgs("a", "b", "c", "d", "e")},
 	},
-	"a batch handler that excepts who is too early": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				var not []consumer.BlamedMessage
-				for i, m := range all {
-					if nth := seen(m); m.Key == "b" && nth <= 2 {
-						not = append(not, consumer.BlamedMessage{Index: i, Err: consumer.Later(errShelf, short)})
-					} else if err := insert(tx, m.Key); err != nil {
-						return err
-					}
-				}
-				return consumer.Except(not...)
-			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
-	},
+	"a batch handler that excepts who is too early": {kind: "except", who: who{"b": first(2, early)}},
 	"a batch handler that blames": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				for _, m := range all {
-					seen(m)
-				}
-				if err := insertAll(tx, all); err != nil {
-					return err
-				}
-				return blaming(all, func(m consumer.Message) error {
-					return map[string]error{"b": errShelf, "d": consumer.Permanent(errShelf)}[m.Key]
-				})
-			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c", "d", "e", "f", "g")},
+		kind: "blame", who: who{"b": first(99, errShelf), "d": first(99, forGood)},
+		in: batches{msgs("a", "b", "c", "d", "e")},
 	},
-	"a batch handler that excepts": {
+	"a batch handler that excepts": {kind: "except", who: who{"b": first(99, forGood)}},
+	"a batch handler that excepts whom it has written for": {
 		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				var bad []consumer.BlamedMessage
-				for i, m := range all {
-					if seen(m); m.Key == "b" {
-						bad = append(bad, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errShelf)})
-					} else if err := insert(tx, m.Key); err != nil {
-						return err
-					}
-				}
-				return consumer.Except(bad...)
+			return handling(func(tx *gorm.DB, all []consumer.Message) error {
+				seen(all[0])
+				return errors.Join(insertAll(tx, all), consumer.Except(consumer.BlamedMessage{Err: forGood}))
 			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c")},
+		}, in: batches{msgs("a", "b", "c"), msgs("d")},
 	},
 	"a batch handler that blames nobody": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, all []consumer.Message) error {
-				for _, m := range all {
-					if seen(m); m.Key == "c" {
-						return errShelf
-					}
-				}
-				return insertAll(tx, all)
-			})
-		}, batches: [][]consumer.Message{msgs("a", "b", "c", "d", "e")},
+		kind: "whole", who: who{"c": first(99, errShelf)}, in: batches{msgs("a", "b", "c", "d", "e")},
 	},
 	"typed handlers, by tag": {
 		make: func(seen func(consumer.Message) int) consumer.Handler {
@@ -261,30 +164,15 @@ var parts = map[string]part{
 					}
 					return insert(tx, m.Key)
 				}),
-				"other": consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
-					seen(m)
-					return insert(tx, m.Key)
-				}),
+				"other": by(false, func(tx *gorm.DB, m consumer.Message) error { seen(m); return insert(tx, m.Key) }),
 			}
-		}, batches: [][]consumer.Message{{
+		}, in: batches{{
 			msg("a", `{"N":1}`), msg("b", `{"N":`), msg("c", `{"N":0}`), consumertest.Message("other", "d", "x"),
 		}, {consumertest.Message("forgotten", "e", "{}")}},
 	},
 	"calls": {
-		make: func(seen func(consumer.Message) int) consumer.Handler {
-			return consumer.Calls(func(_ context.Context, m consumer.Message) error {
-				nth := seen(m)
-				switch {
-				case m.Key == "later" && nth == 1:
-					return consumer.Later(errShelf, short)
-				case m.Key == "fails":
-					return errShelf
-				case m.Key == "refused":
-					return consumer.Permanent(errShelf)
-				}
-				return nil
-			}, consumer.CallOptions{})
-		}, batches: [][]consumer.Message{msgs("ok", "later", "fails", "refused"), msgs("ok")},
+		kind: "calls", who: who{"later": first(1, early), "fails": first(99, errShelf), "refused": first(99, forGood)},
+		in: batches{msgs("ok", "later", "fails", "refused"), msgs("ok")},
 	},
 }
 
@@ -341,15 +229,34 @@ func (p *performance) count() int {
 
 // handler is that of a play in this performance.
 func (p *performance) handler(of part) consumer.Handler {
-	if of.make != nil {
-		return of.make(p.seen)
-	}
-	return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+	says := func(tx *gorm.DB, m consumer.Message) error {
 		nth := p.seen(m)
-		if err := insert(tx, m.Key); err != nil || of.do == nil {
+		if do := of.who[m.Key]; do != nil {
+			return do(tx, nth)
+		}
+		return nil
+	}
+	all := func(end func(*gorm.DB, []consumer.Message, func(consumer.Message) error) error) consumer.Handler {
+		return handling(func(tx *gorm.DB, msgs []consumer.Message) error {
+			return end(tx, msgs, func(m consumer.Message) error { return says(tx, m) })
+		})
+	}
+	switch {
+	case of.make != nil:
+		return of.make(p.seen)
+	case of.kind == "calls":
+		return consumer.Calls(func(_ context.Context, m consumer.Message) error { return says(nil, m) },
+			consumer.CallOptions{})
+	case of.kind == "except":
+		return all(excepting)
+	case of.kind == "blame":
+		return all(writingAndBlaming)
+	}
+	return by(of.kind == "whole", func(tx *gorm.DB, m consumer.Message) error {
+		if err := insert(tx, m.Key); err != nil {
 			return err
 		}
-		return of.do(tx, m, nth)
+		return says(tx, m)
 	})
 }
 
@@ -368,15 +275,17 @@ func (of part) rehearse(t *testing.T, cfg consumer.Config) (p *performance, step
 			return consumertest.Answer{Changed: 1}
 		},
 	})
-	for _, batch := range of.batches {
-		p.end(w.DeliverAll(batch...)...)
+	rest := func() {
 		p.end(w.Advance(time.Minute)...)
 		steps = append(steps, p.count())
 	}
-	for _, key := range of.replay {
-		p.end(w.Replay(key))
-		p.end(w.Advance(time.Minute)...)
-		steps = append(steps, p.count())
+	for _, batch := range of.in {
+		p.end(w.DeliverAll(batch...)...)
+		rest()
+	}
+	for range of.replays {
+		p.end(w.Replay("b"))
+		rest()
 	}
 	for _, s := range w.Statements() {
 		if strings.HasPrefix(s.Query, "INSERT INTO effect") {
@@ -390,11 +299,14 @@ func (of part) rehearse(t *testing.T, cfg consumer.Config) (p *performance, step
 // deliveries end in the same way, handlers see the same attempts, and the same effects are committed.
 func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 	each(t, parts, func(t *testing.T, w *world, of part) {
+		if of.in == nil {
+			of.in = batches{msgs("a", "b", "c")}
+		}
 		real := newPerformance()
 		w.handler = real.handler(of)
 		w.cfg.Observe = func(e consumer.Ended) { real.end(e) }
 		most := 1
-		for _, batch := range of.batches {
+		for _, batch := range of.in {
 			most = max(most, len(batch))
 		}
 		w.oneBatch(most)
@@ -402,17 +314,11 @@ func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 		cfg := w.cfg
 		cfg.Observe = nil
 		rehearsed, steps := of.rehearse(t, cfg)
-		letters := require.Get(w.withURL().Letters(w.open(w.direct)))(t)
 		for i, want := range steps {
-			if i < len(of.batches) {
-				w.publishAll(of.batches[i])
+			if i < len(of.in) {
+				w.publishAll(of.in[i])
 			} else {
-				key := of.replay[i-len(of.batches)]
-				one := deadletter.Filter{Keys: []string{key}}
-				res, err := letters.Replay(t.Context(), one, deadletter.ReplayOptions{By: "tester"})
-				if err != nil || res.Replayed != 1 {
-					t.Fatalf("the replay of %s: %+v, %v", key, res, err)
-				}
+				require.Is(t, w.replays("b").Replayed, 1, "replayed")
 			}
 			if i == 0 {
 				w.start()
@@ -427,10 +333,14 @@ func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 	})
 }
 
-func (w *world) withURL() consumer.Config {
+// replays replays letters as a person does.
+func (w *world) replays(keys ...string) deadletter.Result {
+	w.t.Helper()
 	cfg := w.cfg
 	cfg.AMQPURLs = []string{w.broker.URL}
-	return cfg
+	letters := require.Get(cfg.Letters(w.open(w.direct)))(w.t)
+	by := deadletter.ReplayOptions{By: "tester"}
+	return require.Get(letters.Replay(w.t.Context(), deadletter.Filter{Keys: keys}, by))(w.t)
 }
 
 // publishAll publishes messages as a trial delivers them.

@@ -4,15 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // shelf is a body; one without places is refused.
@@ -67,17 +76,14 @@ func TestATypedHandlerGetsWhatItsBodySaysAndNothingElse(t *testing.T) {
 	}, func(t *testing.T, w *world, h consumer.Handler) {
 		w.handler = h
 		var msgs []rabbit.Message
-		add := func(key, body string) {
-			msgs = append(msgs, rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent})
-		}
 		good, want := keys("good", 20), map[string]int{}
 		for i, key := range good {
-			add(key, fmt.Sprintf(`{"name":%q,"places":%d,"colour":{"name":"red"}}`, key, i+1))
+			msgs = append(msgs, message(key, fmt.Sprintf(`{"name":%q,"places":%d,"colour":{"name":"red"}}`, key, i+1)))
 			want[fmt.Sprintf("%s of %d", key, i+1)] = 1
 		}
 		var letters []string
 		for key, body := range bad {
-			add(key, body)
+			msgs = append(msgs, message(key, body))
 			letters = append(letters, key)
 		}
 		w.oneBatch(len(msgs))
@@ -101,7 +107,9 @@ func TestATypedHandlerGetsWhatItsBodySaysAndNothingElse(t *testing.T) {
 // ofTag are messages with a tag of their own, whose keys begin with it.
 func ofTag(tag string, n int) (all []rabbit.Message) {
 	for _, key := range keys(tag, n) {
-		all = append(all, rabbit.Message{Type: tag, MessageID: key, Body: []byte("{}"), DeliveryMode: rabbit.Persistent})
+		m := message(key, "{}")
+		m.Type = tag
+		all = append(all, m)
 	}
 	return all
 }
@@ -122,55 +130,41 @@ func (w *world) endedAs(status dedup.Status, msgs ...rabbit.Message) {
 func TestAMuxHandsEachMessageToTheHandlerOfItsTag(t *testing.T) {
 	w := newWorld(t)
 	boom := errors.New("boom")
-	as := func(name string) does {
-		return func(tx *gorm.DB, m consumer.Message) error { return insert(tx, name+" "+m.Key) }
-	}
 	bad := func(m consumer.Message) error {
 		if strings.HasSuffix(m.Key, "-0003") {
 			return boom
 		}
 		return nil
 	}
+	as := func(name string, guilty func(consumer.Message) error) does {
+		return func(tx *gorm.DB, m consumer.Message) error { return errors.Join(insert(tx, name+" "+m.Key), guilty(m)) }
+	}
+	well := func(consumer.Message) error { return nil }
 	w.handler = consumer.Mux{
-		"blames": by(false, func(tx *gorm.DB, m consumer.Message) error {
-			return errors.Join(as("blames")(tx, m), bad(m))
-		}),
-		"leaves": consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			var out []consumer.BlamedMessage
-			for i, m := range msgs {
-				if bad(m) != nil {
-					out = append(out, consumer.BlamedMessage{Index: i, Err: boom})
-				} else if err := as("leaves")(tx, m); err != nil {
-					return err
-				}
-			}
-			return consumer.Except(out...)
-		}),
+		"blames": by(false, as("blames", bad)),
+		"leaves": handling(func(tx *gorm.DB, msgs []consumer.Message) error { return excepting(tx, msgs, bad) }),
 		"drops": by(true, func(tx *gorm.DB, m consumer.Message) error {
 			if bad(m) != nil {
 				_ = insert(tx, strings.Repeat("x", 300)) // it does not fit
 			}
-			return as("drops")(tx, m)
+			return as("drops", well)(tx, m)
 		}),
-		"fails": by(true, func(tx *gorm.DB, m consumer.Message) error {
-			return errors.Join(as("fails")(tx, m), bad(m))
-		}),
-		consumer.OtherTags: by(true, as("other")),
+		"fails":            by(true, as("fails", bad)),
+		consumer.OtherTags: by(true, as("other", well)),
 	}
 	var all, failed []rabbit.Message
 	want := map[string]int{}
-	for _, tag := range []string{"blames", "leaves", "drops", "fails", "new", "newer"} {
-		of, name := ofTag(tag, 6), tag
-		if strings.HasPrefix(tag, "new") {
-			name = "other"
-		} else {
-			failed = append(failed, of[3])
-		}
+	for tag, prefix := range map[string]string{ // of the effects
+		"blames": "blames ", "leaves": "", "drops": "drops ", "fails": "fails ", "new": "other ", "newer": "other ",
+	} {
+		of := ofTag(tag, 6)
 		all = append(all, of...)
-		for _, m := range of {
-			if name == "other" || m.MessageID != of[3].MessageID {
-				want[name+" "+m.MessageID] = 1
-			}
+		if prefix != "other " {
+			failed = append(failed, of[3])
+			of = slices.Delete(slices.Clone(of), 3, 4)
+		}
+		for _, key := range keysOf(of) {
+			want[prefix+key] = 1
 		}
 	}
 	for i := range all { // tags alternate
@@ -206,16 +200,6 @@ func TestAnUnknownTagIsAFailedAttemptThatNamesThoseKnown(t *testing.T) {
 	is(w, "the remark", row.Remark, `no handler for the tag "shelf.moved", only for ["shelf.emptied" "shelf.filled"]`)
 }
 
-func TestUnknownTagsMakeTheBrakeSpaceAttemptsOut(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxDead, w.cfg.BrakePause = 5, w.cfg.RetryDelays[0]
-	w.handler = consumer.Mux{"shelf.filled": whole(effectOfKey)}
-	w.oneBatch(20)
-	w.publishMessages(ofTag("shelf.moved", 20)...)
-	w.start()
-	w.logged("over 5 messages that failed at once")
-}
-
 func effectOfKey(tx *gorm.DB, m consumer.Message) error { return insert(tx, m.Key) }
 
 func TestAMuxThatCannotWorkIsRefused(t *testing.T) {
@@ -237,4 +221,501 @@ func TestAMuxThatCannotWorkIsRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// witness is middleware that notes each call that it sees: its name, and how many messages.
+type witness struct {
+	mu   sync.Mutex
+	seen []string // guarded by mu
+}
+
+func (o *witness) called(name string) consumer.Middleware {
+	return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+		o.mu.Lock()
+		o.seen = append(o.seen, fmt.Sprintf("%s: %d", name, len(msgs)))
+		o.mu.Unlock()
+		return next.Handle(ctx, tx, msgs)
+	})
+}
+
+// around is middleware that does this.
+func around(do func(context.Context, consumer.Handler, *gorm.DB, []consumer.Message) error) consumer.Middleware {
+	return func(next consumer.Handler) consumer.Handler {
+		return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			return do(ctx, next, tx, msgs)
+		})
+	}
+}
+
+// Given two middlewares around handlers of each kind, when three messages come in one batch, then the outer one is
+// called before the inner one, for each message by itself where the handler is for one, and else once for all, in the
+// handler's transaction where there is one; and bodies are decoded as without them.
+func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
+	one := []string{"outer: 1", "inner: 1", "outer: 1", "inner: 1", "outer: 1", "inner: 1"}
+	all := []string{"outer: 3", "inner: 3"}
+	type kind struct {
+		handler func(w *world) consumer.Handler
+		want    []string
+	}
+	of := func(h consumer.Handler) func(*world) consumer.Handler {
+		return func(*world) consumer.Handler { return h }
+	}
+	each(t, map[string]kind{
+		"Each":      {of(by(false, effectOfKey)), one},
+		"JSON":      {of(consumer.JSON(fillOne)), one},
+		"a batch":   {of(by(true, effectOfKey)), all},
+		"JSONBatch": {of(consumer.JSONBatch(fillAll)), all},
+		"Mux":       {of(consumer.Mux{tag: consumer.JSONBatch(fillAll)}), all},
+		"a Validator": {of(validating{by(true, effectOfKey), func(m *consumer.Message) error { return nil }}),
+			all},
+		"Calls": {func(w *world) consumer.Handler {
+			return consumer.Calls(func(ctx context.Context, m consumer.Message) error {
+				return insert(w.gorm.WithContext(ctx), m.Key)
+			}, consumer.CallOptions{Concurrency: 1})
+		}, one},
+	}, func(t *testing.T, w *world, k kind) {
+		var o witness
+		w.handler = consumer.With(k.handler(w), o.called("outer"), o.called("inner"))
+		w.oneBatch(3)
+		w.publish(`{"name":"a","places":1}`, keys("order", 3)...)
+		w.start()
+		w.ended(dedup.Success, keys("order", 3)...)
+		w.quiet()
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		assert.Equal(t, o.seen, k.want, "the calls")
+		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 3)
+	})
+}
+
+// Given middleware around the handlers of a batch that does each thing which could have the wrong one pay, then the
+// guilty message has its attempts and its letter, and the others are applied, in their first attempt.
+func TestNoMiddlewareChangesWhoIsCharged(t *testing.T) {
+	boom := errors.New("boom")
+	// before is middleware that does this instead of a call with the guilty one, and behind what it does after one.
+	before := func(do func() error) consumer.Middleware {
+		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+			if slices.ContainsFunc(msgs, isBad) {
+				return do()
+			}
+			return next.Handle(ctx, tx, msgs)
+		})
+	}
+	behind := func(do func(err error, guilty bool) error) consumer.Middleware {
+		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+			return do(next.Handle(ctx, tx, msgs), slices.ContainsFunc(msgs, isBad))
+		})
+	}
+	late := behind(func(err error, guilty bool) error {
+		if err == nil && guilty {
+			return boom
+		}
+		return err
+	})
+	type way struct {
+		handler consumer.Handler
+		mw      consumer.Middleware
+		says    string
+	}
+	each(t, map[string]way{
+		"an error of its own, one":      {by(false, effectOfKey), late, "boom"},
+		"an error of its own, a batch":  {by(true, effectOfKey), late, "boom"},
+		"a panic of its own, recovered": {by(false, effectOfKey), before(func() error { panic(boom) }), "panicked: boom"},
+		"a panic behind it, one":        {by(false, then(effectOfKey, panicsFor("bad"))), consumer.Recover, "panicked: bad"},
+		"a panic behind it, a batch":    {by(true, then(effectOfKey, panicsFor("bad"))), consumer.Recover, "panicked: bad"},
+		"blame that it wraps": {handling(func(tx *gorm.DB, msgs []consumer.Message) error {
+			return writingAndBlaming(tx, msgs, func(m consumer.Message) error {
+				if isBad(m) {
+					return boom
+				}
+				return nil
+			})
+		}), behind(func(err error, _ bool) error {
+			if err != nil {
+				err = fmt.Errorf("middleware: %w", err)
+			}
+			return err
+		}), "boom"},
+		"blame of one, by itself": {by(false, effectOfKey),
+			before(func() error { return consumer.Blame(consumer.BlamedMessage{Index: 0, Err: boom}) }), "boom"},
+		"a statement's error that it drops": {by(false, func(tx *gorm.DB, m consumer.Message) error {
+			if isBad(m) {
+				return insert(tx, strings.Repeat("x", 300))
+			}
+			return effectOfKey(tx, m)
+		}), behind(func(error, bool) error { return nil }), "too long"},
+	}, func(t *testing.T, w *world, tc way) {
+		w.handler = consumer.With(tc.handler, consumer.Recover, tc.mw)
+		good := keys("good", 20)
+		w.oneBatch(21)
+		w.startWith(slices.Insert(slices.Clone(good), 10, "bad")...)
+		w.rests(good, "bad")
+		w.wantRow("bad", wanted{Attempts: 3, Reason: dedup.ReasonExhausted, Says: tc.says})
+		is(w, "rows of success with more than one attempt",
+			w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times <> 1"), 0)
+	})
+}
+
+func isBad(m consumer.Message) bool { return m.Key == "bad" }
+
+func panicsFor(key string) does {
+	return func(_ *gorm.DB, m consumer.Message) error {
+		if m.Key == key {
+			panic(key)
+		}
+		return nil
+	}
+}
+
+// Given middleware that hands on other messages than it was given, then whom the handler would blame, or apply, nobody
+// knows: each of its calls is refused.
+func TestMiddlewareMustHandOnItsMessages(t *testing.T) {
+	type part func(msgs []consumer.Message) []consumer.Message
+	fewer := part(func(msgs []consumer.Message) []consumer.Message { return msgs[1:] })
+	type way struct {
+		whole bool
+		part  part
+	}
+	each(t, map[string]way{
+		"a batch without its first": {true, fewer},
+		"others like those given":   {true, slices.Clone[[]consumer.Message]},
+		"no message instead of one": {false, fewer},
+		"two instead of one":        {false, func(m []consumer.Message) []consumer.Message { return append(m, m[0]) }},
+	}, func(t *testing.T, w *world, tc way) {
+		w.handler = consumer.With(by(tc.whole, effectOfKey), around(
+			func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+				return next.Handle(ctx, tx, tc.part(msgs))
+			}))
+		all := keys("order", 4)
+		w.oneBatch(4)
+		w.startWith(all...)
+		w.ended(dedup.Dead, all...)
+		w.wantRow(all[0], wanted{Attempts: 3, Says: "middleware must hand on the messages that it was given"})
+		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
+	})
+}
+
+// Given middleware that calls its handler again when that has failed, or that calls it twice in any case, then what the
+// first call has written never becomes an effect beside that of the second: the message fails, with the reason.
+func TestMiddlewareMayCallItsHandlerOnce(t *testing.T) {
+	twice := func(always bool) consumer.Middleware {
+		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+			if err := next.Handle(ctx, tx, msgs); err == nil && !always {
+				return nil
+			}
+			return next.Handle(ctx, tx, msgs)
+		})
+	}
+	type way struct{ whole, always bool }
+	each(t, named(way{}, way{whole: true}, way{always: true}, way{true, true}), func(t *testing.T, w *world, tc way) {
+		var begun sync.Map
+		w.handler = consumer.With(by(tc.whole, func(tx *gorm.DB, m consumer.Message) error {
+			if err := insert(tx, m.Key); err != nil || tc.always {
+				return err
+			}
+			if _, again := begun.LoadOrStore(m.Key, true); again {
+				return nil
+			}
+			return errors.New("fails once")
+		}), twice(tc.always), consumer.Recover)
+		all := keys("order", 4)
+		w.oneBatch(4)
+		w.startWith(all...)
+		if tc.always {
+			w.ended(dedup.Dead, all...)
+			w.wantRow(all[0], wanted{Attempts: 3, Says: "middleware must call next once at most"})
+			is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
+			return
+		}
+		w.quiet()
+		w.applied(all...)
+	})
+}
+
+// Given middleware that calls its handler with a context of its own, by which nobody could know the call, then the
+// handler is not called, and the message fails with the reason.
+func TestMiddlewareMustHandItsContextOn(t *testing.T) {
+	each(t, named(false, true), func(t *testing.T, w *world, whole bool) {
+		w.handler = consumer.With(by(whole, effectOfKey), around(
+			func(_ context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+				return next.Handle(context.Background(), tx, msgs)
+			}))
+		w.startWith("order")
+		w.ended(dedup.Dead, "order")
+		w.wantRow("order", wanted{Attempts: 3, Says: "with the context that it was given"})
+		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
+	})
+}
+
+// Given middleware that gives its handler up and returns an error, while that goes on in a goroutine, then what the
+// handler still writes is not committed with the others of its batch: the message has failed, and has its effect once.
+func TestAHandlerThatMiddlewareHasGivenUpWritesNothingMore(t *testing.T) {
+	each(t, named(false, true), func(t *testing.T, w *world, whole bool) {
+		all := keys("order", 3)
+		var begun, left atomic.Bool
+		next, gone := make(chan struct{}), make(chan struct{}) // another message's turn has come; it was given up
+		others := sync.OnceFunc(func() { close(next) })
+		giveUp := around(func(ctx context.Context, h consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+			if msgs[0].Key != all[0] || left.Swap(true) {
+				return h.Handle(ctx, tx, msgs)
+			}
+			go func() { _ = h.Handle(ctx, tx, msgs) }()
+			<-gone
+			return errors.New("it takes too long")
+		})
+		w.handler = consumer.With(by(whole, func(tx *gorm.DB, m consumer.Message) error {
+			if m.Key != all[0] {
+				others()
+			} else if !begun.Swap(true) {
+				close(gone)
+				select {
+				case <-next:
+				case <-time.After(200 * time.Millisecond): // nobody's turn comes before this is over
+				}
+			}
+			return insert(tx, m.Key)
+		}), giveUp)
+		w.oneBatch(3)
+		w.startWith(all...)
+		w.ended(dedup.Success, all...)
+		w.quiet()
+		w.applied(all...)
+	})
+}
+
+// Given a handler with a span and a log line around it, when one message of two fails for good, then there is a span
+// for each, linked to what published it, which says how it ended, and the failure is a warning.
+func TestCallsAreTracedAndLogged(t *testing.T) {
+	w := newWorld(t)
+	spans := tracetest.NewInMemoryExporter()
+	provider := trace.NewTracerProvider(trace.WithSyncer(spans))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+	w.hopeless("bad")
+	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.handler = consumer.With(by(false, w.writes), consumer.Logged(log), consumer.Traced(provider), consumer.Recover)
+	const published = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, key := range []string{"good", "bad"} {
+		w.publishMessages(rabbit.Message{MessageID: key, Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
+			Headers: rabbit.Table{"traceparent": published}})
+	}
+	w.start()
+	w.ended(dedup.Success, "good")
+	w.ended(dedup.Dead, "bad")
+	ends := map[string]codes.Code{}
+	for _, span := range spans.GetSpans() {
+		for _, a := range span.Attributes {
+			if a.Key == "rollbackd.key" {
+				ends[a.Value.AsString()] = span.Status.Code
+			}
+		}
+		if len(span.Links) != 1 || span.Links[0].SpanContext.SpanID().String() != "b7ad6b7169203331" ||
+			span.Name != "handle "+tag {
+			t.Errorf("the span %s has the links %+v", span.Name, span.Links)
+		}
+	}
+	if ends["good"] != codes.Unset || ends["bad"] != codes.Error || len(ends) != 2 {
+		t.Errorf("the spans ended as %v", ends)
+	}
+	w.logged("level=DEBUG msg=handled message.group=test-group message.tag=stock.rollback message.key=good messages=1")
+	w.logged("level=WARN msg=handled message.group=test-group message.tag=stock.rollback message.key=bad messages=1")
+}
+
+// clocked notes when the handler is called for each message.
+type clocked struct {
+	mu   sync.Mutex
+	runs map[string][]run // guarded by mu
+}
+
+type run struct {
+	at      time.Time
+	attempt int
+	claim   string // in which it was; "": in none
+}
+
+// note takes in one more run, and returns the message's runs so far.
+func (c *clocked) note(m consumer.Message, claim string) []run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runs == nil {
+		c.runs = map[string][]run{}
+	}
+	c.runs[m.Key] = append(c.runs[m.Key], run{time.Now(), m.Attempt, claim})
+	return c.runs[m.Key]
+}
+
+func (c *clocked) of(key string) []run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.runs[key])
+}
+
+// claims are the runs without those in the fast path, by their claims: a group may run several times in one.
+func claims(runs []run) (all [][]run) {
+	for _, r := range runs {
+		if n := len(all); n > 0 && all[n-1][0].claim == r.claim {
+			all[n-1] = append(all[n-1], r)
+		} else if r.attempt > 0 {
+			all = append(all, []run{r})
+		}
+	}
+	return all
+}
+
+// claimOf is the claim of a message that the handler is called for, if there is one.
+func (w *world) claimOf(m consumer.Message) string {
+	rows, _ := w.records.LookUp(context.WithoutCancel(w.t.Context()), []dedup.Identity{m.Identity})
+	return rows[m.Identity].Owner
+}
+
+// sayings are the ways in which a handler says of messages what is wrong with them: the error that says has for them.
+// All but those of Calls write the effect before.
+func sayings(w *world, says func(m consumer.Message) error) map[string]consumer.Handler {
+	one := func(tx *gorm.DB, m consumer.Message) error { return errors.Join(insert(tx, m.Key), says(m)) }
+	return map[string]consumer.Handler{
+		"Each":   by(false, one),
+		"Blame":  handling(func(tx *gorm.DB, msgs []consumer.Message) error { return writingAndBlaming(tx, msgs, says) }),
+		"Except": handling(func(tx *gorm.DB, msgs []consumer.Message) error { return excepting(tx, msgs, says) }),
+		"Mux":    consumer.Mux{tag: by(false, one)},
+		"Calls": consumer.Calls(func(ctx context.Context, m consumer.Message) error {
+			if err := says(m); err != nil {
+				return err
+			}
+			return insert(w.gorm.WithContext(ctx), m.Key)
+		}, consumer.CallOptions{}),
+	}
+}
+
+// eachSaying runs f for each of the ways in a world of its own.
+func eachSaying(t *testing.T, f func(t *testing.T, w *world, handle func(says func(consumer.Message) error))) {
+	t.Helper()
+	each(t, named("Each", "Blame", "Except", "Mux", "Calls"), func(t *testing.T, w *world, way string) {
+		f(t, w, func(says func(consumer.Message) error) { w.handler = sayings(w, says)[way] })
+	})
+}
+
+// Given three messages among twenty that are put off for 3 s in two attempts, and sent once more meanwhile, whatever
+// kind of handler says so, then the others are applied at once, none of the three runs again before its time or waits
+// for the longest retry delay, none has a counted attempt more, and each has its effect once. While one waits its row
+// says until when.
+func TestAMessageThatIsPutOffComesWhenItsTimeHasCome(t *testing.T) {
+	const after, longest = 3 * time.Second, 40 * time.Second
+	eachSaying(t, func(t *testing.T, w *world, handle func(func(consumer.Message) error)) {
+		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, longest}
+		w.broker.Track(w.topology().Queues()...)
+		var c clocked
+		handle(func(m consumer.Message) error {
+			if !strings.HasPrefix(m.Key, "early") || len(claims(c.note(m, w.claimOf(m)))) > 2 {
+				return nil
+			}
+			return consumer.Later(errors.New("the shop is closed"), after)
+		})
+		good, early := keys("good", 20), keys("early", 3)
+		w.oneBatch(23)
+		w.startWith(slices.Concat(good[:10], early, good[10:])...)
+		w.ended(dedup.Success, good...)
+		w.eventually("the row says until when", func() bool {
+			row := w.row(early[0])
+			return row.PutOff() && row.Attempts == 0 && row.Wait > 0 && row.Wait <= after && !row.Due &&
+				row.Remark == "put off: the shop is closed"
+		})
+		w.publish("{}", early...) // copies
+		w.ended(dedup.Success, early...)
+		w.quiet()
+		w.applied(append(good, early...)...)
+		for _, k := range early {
+			all := claims(c.of(k))
+			assert.Is(t, len(all), 3, "%s was claimed times", k)
+			for i := 1; i < len(all); i++ {
+				before := all[i-1][len(all[i-1])-1].at
+				if gap := all[i][0].at.Sub(before); gap < after*9/10 || gap > longest/2 {
+					t.Errorf("%s came after %v, want %v", k, gap, after)
+				}
+				is(w, "the attempt", all[i][0].attempt, 1)
+			}
+			w.wantRow(k, wanted{Attempts: 1})
+		}
+		is(w, "letters", w.dead(), 0)
+		w.endedOnlyAs("applied", "in_progress", "duplicate")
+	})
+}
+
+// Given a message whose attempts fail with delays of their own, the first longer than the retry delay and the second
+// shorter, whatever kind of handler says so, then each attempt is counted and comes when asked for, the row says until
+// when, the last one is the last, and the neighbours are applied.
+func TestAFailedAttemptMaySayWhenTheNextOneComes(t *testing.T) {
+	eachSaying(t, func(t *testing.T, w *world, handle func(func(consumer.Message) error)) {
+		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 40 * time.Second}
+		w.broker.Track(w.topology().Queues()...)
+		delays := []time.Duration{4 * time.Second, 300 * time.Millisecond, time.Hour}
+		var c clocked
+		handle(func(m consumer.Message) error {
+			if m.Key != "bad" {
+				return nil
+			}
+			n := len(c.note(m, ""))
+			return consumer.RetryIn(fmt.Errorf("run %d", n), delays[min(n, len(delays))-1])
+		})
+		good := keys("good", 20)
+		w.oneBatch(21)
+		w.startWith(append(good, "bad")...)
+		w.ended(dedup.Success, good...)
+		w.ended(dedup.Failed, "bad")
+		if row := w.row("bad"); row.Attempts != 1 || row.Due || row.Wait < time.Second/2 || row.Remark != "run 1" {
+			t.Errorf("the row says %+v", row)
+		}
+		w.rests(good, "bad")
+		w.wantRow("bad", wanted{Attempts: 3, Reason: dedup.ReasonExhausted, Remark: "run 3"})
+		runs := c.of("bad")
+		require.Is(t, len(runs), 3, "runs")
+		for i, want := range delays[:2] {
+			if gap := runs[i+1].at.Sub(runs[i].at); gap < want*9/10 || gap > w.cfg.RetryDelays[1]/2 {
+				t.Errorf("attempt %d came after %v, want %v", i+2, gap, want)
+			}
+		}
+	})
+}
+
+func TestNobodyIsPutOffForLongerThanMaxDelay(t *testing.T) {
+	each(t, map[string]func(error, time.Duration) error{"Later": consumer.Later, "RetryIn": consumer.RetryIn},
+		func(t *testing.T, w *world, says func(error, time.Duration) error) {
+			w.cfg.MaxDelay = time.Second
+			var c clocked
+			w.handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
+				if len(c.note(m, "")) > 2 {
+					return insert(tx, m.Key)
+				}
+				return says(errors.New("not now"), 1000*time.Hour)
+			})
+			w.startWith("order")
+			w.applied("order")
+		})
+}
+
+// Given a batch of which a handler says Later as a whole, then all of it is put off, together, and nobody pays an
+// attempt; and so it is with the part of a Mux that is one handler's, while the others are applied.
+func TestLaterOfAWholeCallHoldsForAllItsMessages(t *testing.T) {
+	w := newWorld(t)
+	var said sync.Map // handlers that have said it, by their first message
+	closed := handling(func(tx *gorm.DB, msgs []consumer.Message) error {
+		if err := insertAll(tx, msgs); err != nil {
+			return err
+		}
+		if msgs[0].Attempt == 0 {
+			return consumer.Later(errors.New("closed"), 300*time.Millisecond)
+		}
+		if _, again := said.LoadOrStore(msgs[0].Key, true); !again {
+			return consumer.Later(errors.New("closed still"), 300*time.Millisecond)
+		}
+		return nil
+	})
+	w.handler = consumer.Mux{"closed": closed, "open": whole(effectOfKey)}
+	shut, well := ofTag("closed", 30), ofTag("open", 30)
+	w.oneBatch(60)
+	w.publishMessages(append(shut, well...)...)
+	w.start()
+	w.endedAs(dedup.Success, append(shut, well...)...)
+	w.quiet()
+	w.want("effects", w.effects(), once(keysOf(append(shut, well...))...))
+	is(w, "rows with more than one attempt", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_times > 1"), 0)
+	assert.AtMost(t, w.claimOwners(), 10, "claims")
 }

@@ -171,9 +171,24 @@ func (w *world) log(db *gorm.DB) *dedup.Log {
 // running is an engine that a test started.
 type running struct {
 	*consumer.Consumer
+	process
+}
+
+// process is something whose Run is on its way.
+type process struct {
 	stop context.CancelFunc
 	done chan error // closed once Run has returned and its error is taken
-	reg  *prometheus.Registry
+}
+
+// run runs something, until it is drained, or the test ends.
+func (w *world) run(c interface {
+	Run(ctx context.Context) error
+}) process {
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	p := process{stop, make(chan error, 1)}
+	go func() { p.done <- c.Run(ctx) }() // joined by drained
+	w.t.Cleanup(func() { _ = p.drained() })
+	return p
 }
 
 // start starts an engine; the test's end stops it, and it must then have drained.
@@ -209,30 +224,27 @@ func (w *world) launch() *running {
 	w.mu.Lock()
 	w.regs = append(w.regs, reg)
 	w.mu.Unlock()
-	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	r := &running{Consumer: c, stop: stop, done: make(chan error, 1), reg: reg}
-	go func() { r.done <- c.Run(ctx) }() // joined by drained
-	w.last = r
-	return r
+	w.last = &running{c, w.run(c)}
+	return w.last
 }
 
-// drained stops the engine and returns what Run returned; nil when it was asked before.
-func (r *running) drained() error {
-	r.stop()
-	err, first := <-r.done
+// drained stops it and returns what Run returned; nil when it was asked before.
+func (p process) drained() error {
+	p.stop()
+	err, first := <-p.done
 	if first {
-		close(r.done)
+		close(p.done)
 	}
 	return err
 }
 
-// ends waits until an engine has ended by itself, and returns what Run returned.
-func (r *running) ends(w *world) (err error) {
+// ends waits until it has ended by itself, and returns what Run returned.
+func (p process) ends(w *world) (err error) {
 	w.t.Helper()
-	defer r.drained()
+	defer p.drained()
 	select {
-	case err = <-r.done:
-		close(r.done)
+	case err = <-p.done:
+		close(p.done)
 	case <-time.After(w.patience):
 		w.t.Errorf("Run goes on after %v", w.patience)
 	}
@@ -267,7 +279,7 @@ func blaming(msgs []consumer.Message, guilty func(consumer.Message) error) error
 
 // batch makes the handler write the effects of all, and then do this.
 func (w *world) batch(do func(tx *gorm.DB, msgs []consumer.Message) error) {
-	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	w.handler = handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 		if err := insertAll(tx, msgs); err != nil {
 			return err
 		}
@@ -277,12 +289,17 @@ func (w *world) batch(do func(tx *gorm.DB, msgs []consumer.Message) error) {
 
 // doing makes the handler write each effect, and then do this; an error is the message's own.
 func (w *world) doing(do func(tx *gorm.DB, m consumer.Message) error) {
-	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
 		if err := insert(tx, m.Key); err != nil {
 			return err
 		}
 		return do(tx, m)
 	})
+}
+
+// writes writes the effect of a message, and then says what is wrong with it.
+func (w *world) writes(tx *gorm.DB, m consumer.Message) error {
+	return errors.Join(insert(tx, m.Key), w.judge(m))
 }
 
 // handle is the world's handler: what is rejected has no effect.
@@ -340,6 +357,32 @@ func (w *world) flaky(keys ...string) {
 	}
 }
 
+// hopelessUntilMended makes the handler blame them for good until mend is called.
+func (w *world) hopelessUntilMended(keys ...string) (mend func()) {
+	var mended atomic.Bool
+	for _, k := range keys {
+		w.rejecting(k, func() error {
+			if mended.Load() {
+				return nil
+			}
+			return consumer.Permanent(errors.New("already shipped"))
+		})
+	}
+	return func() { mended.Store(true) }
+}
+
+// stopping makes the world's handler stop when it first comes to a message, from inside until proceed is called.
+func (w *world) stopping(key string) (inside <-chan struct{}, proceed func()) {
+	inside, stop, proceed := w.gate()
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if slices.ContainsFunc(msgs, func(m consumer.Message) bool { return m.Key == key }) {
+			stop()
+		}
+		return w.handle(ctx, tx, msgs)
+	})
+	return inside, proceed
+}
+
 // hopeless makes the handler blame them for good.
 func (w *world) hopeless(keys ...string) {
 	for _, k := range keys {
@@ -359,7 +402,7 @@ func (w *world) publishTo(routingKey, body string, keys ...string) {
 	w.t.Helper()
 	var msgs []rabbit.Message
 	for _, key := range keys {
-		msgs = append(msgs, rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent})
+		msgs = append(msgs, message(key, body))
 	}
 	w.send(routingKey, msgs)
 }
@@ -448,6 +491,21 @@ func (w *world) applied(keys ...string) {
 	w.want("effects", w.effects(), once(keys...))
 }
 
+// died waits until these messages are dead and nothing is left to do; then they are the letters, once each.
+func (w *world) died(keys ...string) {
+	w.t.Helper()
+	w.ended(dedup.Dead, keys...)
+	w.quiet()
+	w.want("letters", w.letters(), once(keys...))
+}
+
+// rests is died of some, and applied of all others.
+func (w *world) rests(applied []string, dead ...string) {
+	w.t.Helper()
+	w.died(dead...)
+	w.applied(applied...)
+}
+
 // judged starts an engine that gets all in one batch, and waits until the deliveries have ended like this: some are
 // dead, and the others, which it returns, are applied.
 func (w *world) judged(all []string, ends map[string]int, dead ...string) (others []string) {
@@ -467,19 +525,28 @@ type wanted struct {
 	Attempts, Replays int
 	Reason            dedup.Reason
 	Remark, Says      string // all of it, or a part
+	Alone             bool   // it runs alone
 }
 
 // wantRow compares the row of a message.
 func (w *world) wantRow(key string, want wanted) {
 	w.t.Helper()
 	row := w.row(key)
-	got := wanted{row.Status, row.Attempts, row.Replays, row.Reason, row.Remark, want.Says}
+	got := wanted{row.Status, row.Attempts, row.Replays, row.Reason, row.Remark, want.Says, row.RunsAlone()}
 	all := wanted{
 		cmp.Or(want.Status, got.Status), cmp.Or(want.Attempts, got.Attempts), cmp.Or(want.Replays, got.Replays),
-		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says,
+		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says, want.Alone || got.Alone,
 	}
 	if got != all || !strings.Contains(row.Remark, want.Says) {
 		w.t.Errorf("the row of %s: %+v, want %+v", key, row, want)
+	}
+}
+
+// wantRows compares the rows of several.
+func (w *world) wantRows(want wanted, keys ...string) {
+	w.t.Helper()
+	for _, k := range keys {
+		w.wantRow(k, want)
 	}
 }
 
@@ -497,6 +564,22 @@ func (w *world) logged(text string) {
 	w.eventually("the log says "+text, func() bool { return strings.Contains(w.logs.String(), text) })
 }
 
+// unsaid checks that the log does not have this.
+func (w *world) unsaid(text string) {
+	w.t.Helper()
+	if log := w.logs.String(); strings.Contains(log, text) {
+		w.t.Errorf("the log says %s:\n%s", text, log)
+	}
+}
+
+// flows checks that an engine consumes, and waits for nothing.
+func (r *running) flows(w *world) {
+	w.t.Helper()
+	if s := r.State(); !s.Consuming || len(s.Paused) > 0 {
+		w.t.Errorf("state %+v, want consuming and nothing that it waits for", s)
+	}
+}
+
 // keys makes n keys.
 func keys(prefix string, n int) []string {
 	k := make([]string, n)
@@ -504,6 +587,23 @@ func keys(prefix string, n int) []string {
 		k[i] = fmt.Sprintf("%s-%04d", prefix, i)
 	}
 	return slices.Clip(k)
+}
+
+// tally counts what has come, until it is closed.
+func tally(came <-chan string) map[string]int {
+	n := map[string]int{}
+	for k := range came {
+		n[k]++
+	}
+	return n
+}
+
+// keysOf are the keys of messages.
+func keysOf(all []rabbit.Message) (keys []string) {
+	for _, m := range all {
+		keys = append(keys, m.MessageID)
+	}
+	return keys
 }
 
 func once(keys ...string) map[string]int {
@@ -596,21 +696,24 @@ func (w *world) crashAtThe(n int64, point consumer.Point) {
 	l.sever()
 }
 
+// gate is where the first to stop waits, from reached until release, or the end of the test.
+func (w *world) gate() (reached <-chan struct{}, stop, release func()) {
+	at, goOn := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(goOn) })
+	w.t.Cleanup(release)
+	var first sync.Once
+	return at, func() { first.Do(func() { close(at); <-goOn }) }, release
+}
+
 // blockAt makes engines started from now on wait at a point, once, from reached until release.
 func (w *world) blockAt(point consumer.Point) (reached <-chan struct{}, release func()) {
-	at, goOn := make(chan struct{}), make(chan struct{})
-	var once, released sync.Once
+	reached, stop, release := w.gate()
 	w.cfg.Hook = func(p consumer.Point) {
 		if p == point {
-			once.Do(func() {
-				close(at)
-				<-goOn
-			})
+			stop()
 		}
 	}
-	release = func() { released.Do(func() { close(goOn) }) }
-	w.t.Cleanup(release)
-	return at, release
+	return reached, release
 }
 
 // into begins an engine, by start or launch, that waits at a point as blockAt has it, and returns when it does.
@@ -659,6 +762,12 @@ func (w *world) recovered(r *running) {
 		s := r.State()
 		return s.Consuming && len(s.Paused) == 0
 	})
+}
+
+// sound waits until nothing is amiss.
+func (w *world) sound(r *running) {
+	w.t.Helper()
+	w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 })
 }
 
 func waitsFor(r *running, what string) bool {
@@ -759,6 +868,16 @@ func column[T any](w *world, query string) (values []T) {
 func (w *world) end(want map[string]int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("outcomes %v", want), func() bool { return maps.Equal(w.outcomes(), want) })
+}
+
+// endedOnlyAs checks that no delivery has ended in another way.
+func (w *world) endedOnlyAs(outcomes ...string) {
+	w.t.Helper()
+	got := w.outcomes()
+	for _, o := range outcomes {
+		delete(got, o)
+	}
+	w.want("other outcomes", got, map[string]int{})
 }
 
 // database is the name of the test's database.

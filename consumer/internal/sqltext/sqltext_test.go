@@ -176,3 +176,5 @@ func TestTheTargetIsTheTableThatIsChanged(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { stack.Main(m) }
