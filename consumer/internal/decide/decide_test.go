@@ -26,65 +26,55 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		return r
 	}
 	putOff := func(r dedup.Row) dedup.Row { r.Remark = "put off: too early"; return r }
-	ordinary, often := Circumstances{LetterOf: -1}, Circumstances{LetterOf: -1, Deliveries: 2}
+	came := func(deliveries int) Circumstances { return Circumstances{LetterOf: -1, Deliveries: deliveries} }
+	ordinary, often, unreadable := came(0), came(2), Circumstances{Unreadable: true, LetterOf: -1}
+	absent, success, dead, discarded := row(dedup.Absent, 0), row(dedup.Success, 1), row(dedup.Dead, 5),
+		row(dedup.Discarded, 5)
+	reopened, failed := known(due(row(dedup.Failed, 0))), known(due(row(dedup.Failed, 1)))
 	for name, tc := range map[string]struct {
 		row  dedup.Row
 		c    Circumstances
 		want Verdict
 	}{
-		"no row, never delivered": {row(dedup.Absent, 0), ordinary, RunFresh},
-		"no row, one reconnect": {row(dedup.Absent, 0), Circumstances{Deliveries: 1, LetterOf: -1},
-			RunFresh},
-		"no row, delivered twice before": {row(dedup.Absent, 0), Circumstances{Deliveries: 2, LetterOf: -1},
-			RunAlone},
-		"no row, unreadable": {row(dedup.Absent, 0), Circumstances{Unreadable: true,
-			LetterOf: -1}, Bury},
-		"no row, unreadable, often delivered": {row(dedup.Absent, 0),
-			Circumstances{Deliveries: 9, Unreadable: true, LetterOf: -1}, Bury},
-		"success": {row(dedup.Success, 1), ordinary, SkipDone},
-		"success, often delivered": {row(dedup.Success, 1), Circumstances{Deliveries: 9, LetterOf: -1},
-			SkipDone},
-		"dead":                                {row(dedup.Dead, 5), ordinary, SkipDead},
-		"dead, its letter moved by hand":      {row(dedup.Dead, 5), Circumstances{LetterOf: 2}, Reopen},
-		"dead, an older letter moved by hand": {row(dedup.Dead, 5), Circumstances{LetterOf: 1}, SkipDead},
-		"dead, a copy of its last replay":     {row(dedup.Dead, 5), Circumstances{LetterOf: -1, Replays: 2}, SkipDead},
-		"dead, a copy of a replay that the row does not know": {row(dedup.Dead, 5),
-			Circumstances{LetterOf: -1, Replays: 3}, Reopen},
-		"discarded":                                   {row(dedup.Discarded, 5), ordinary, SkipDead},
-		"discarded, its letter moved by hand":         {row(dedup.Discarded, 5), Circumstances{LetterOf: 2}, SkipDead},
-		"processing, lease lives":                     {live(row(dedup.Processing, 1)), ordinary, ComeBack},
-		"processing, lease lives, last attempt":       {live(row(dedup.Processing, 5)), ordinary, ComeBack},
-		"processing, lease expired":                   {row(dedup.Processing, 4), ordinary, TakeOver},
-		"processing, lease expired, no attempts left": {row(dedup.Processing, 5), ordinary, Exhaust},
-		"processing, lease expired, no attempts left, claimed with others": {
-			owned(5, dedup.MarkGroup), ordinary, Forgive},
-		"processing, lease expired, claimed with others": {
-			owned(4, dedup.MarkGroup), ordinary, TakeOverGroup},
-		"processing, lease expired, claimed with others, came back twice": {
-			owned(4, dedup.MarkGroup), often, TakeOver},
-		"processing, lease expired, taken over with others": {
-			owned(2, dedup.MarkOrphans), ordinary, Forgive},
-		"processing, lease expired, taken over alone": {
-			owned(2, dedup.MarkAlone), ordinary, TakeOver},
-		"failed, not due":                  {row(dedup.Failed, 1), ordinary, ComeBack},
-		"failed, due":                      {known(due(row(dedup.Failed, 1))), ordinary, RunAgain},
-		"reopened":                         {known(due(row(dedup.Failed, 0))), ordinary, RunReopened},
-		"reopened, and put off since":      {putOff(known(due(row(dedup.Failed, 0)))), ordinary, RunAgain},
-		"reopened, came back twice":        {known(due(row(dedup.Failed, 0))), often, RunAlone},
-		"reopened after it lost a process": {marked(known(due(row(dedup.Failed, 0)))), ordinary, RunAlone},
-		"failed, due, came back once": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 1, LetterOf: -1},
-			RunAgain},
-		"failed, due, came back twice": {known(due(row(dedup.Failed, 1))), Circumstances{Deliveries: 2, LetterOf: -1},
-			RunAlone},
-		"failed, due, unreadable": {known(due(row(dedup.Failed, 1))), Circumstances{Unreadable: true, LetterOf: -1},
-			RunAlone},
-		"failed, due, its take-over was given back":      {known(marked(due(row(dedup.Failed, 1)))), ordinary, RunAlone},
-		"failed, due, its row knows no message":          {due(row(dedup.Failed, 1)), ordinary, RunAlone},
-		"failed, no attempts left, its letter not there": {row(dedup.Failed, 5), ordinary, GiveUp},
-		"failed for good, attempts left":                 {condemned(due(row(dedup.Failed, 1))), ordinary, GiveUp},
-		"failed for good, not due":                       {condemned(row(dedup.Failed, 0)), ordinary, GiveUp},
-		"crashed, more attempts allowed since":           {crashed(known(due(row(dedup.Failed, 4)))), ordinary, RunAlone},
-		"a status of a newer version":                    {row(dedup.Status(9), 0), ordinary, ComeBack},
+		"no row, never delivered":                              {absent, ordinary, RunFresh},
+		"no row, one reconnect":                                {absent, came(1), RunFresh},
+		"no row, delivered twice before":                       {absent, came(2), RunAlone},
+		"no row, unreadable":                                   {absent, unreadable, Bury},
+		"no row, unreadable, often delivered":                  {absent, Circumstances{LetterOf: -1, Deliveries: 9, Unreadable: true}, Bury},
+		"success":                                              {success, ordinary, SkipDone},
+		"success, often delivered":                             {success, came(9), SkipDone},
+		"dead":                                                 {dead, ordinary, SkipDead},
+		"dead, its letter moved by hand":                       {dead, Circumstances{LetterOf: 2}, Reopen},
+		"dead, an older letter moved by hand":                  {dead, Circumstances{LetterOf: 1}, SkipDead},
+		"dead, a copy of its last replay":                      {dead, Circumstances{LetterOf: -1, Replays: 2}, SkipDead},
+		"dead, a copy of a replay that the row does not know":  {dead, Circumstances{LetterOf: -1, Replays: 3}, Reopen},
+		"discarded":                                            {discarded, ordinary, SkipDead},
+		"discarded, its letter moved by hand":                  {discarded, Circumstances{LetterOf: 2}, SkipDead},
+		"lease lives":                                          {live(row(dedup.Processing, 1)), ordinary, ComeBack},
+		"lease lives, last attempt":                            {live(row(dedup.Processing, 5)), ordinary, ComeBack},
+		"lease expired":                                        {row(dedup.Processing, 4), ordinary, TakeOver},
+		"lease expired, no attempts left":                      {row(dedup.Processing, 5), ordinary, Exhaust},
+		"lease expired, no attempts left, claimed with others": {owned(5, dedup.MarkGroup), ordinary, Forgive},
+		"lease expired, claimed with others":                   {owned(4, dedup.MarkGroup), ordinary, TakeOverGroup},
+		"lease expired, claimed with others, came back twice":  {owned(4, dedup.MarkGroup), often, TakeOver},
+		"lease expired, taken over with others":                {owned(2, dedup.MarkOrphans), ordinary, Forgive},
+		"lease expired, taken over alone":                      {owned(2, dedup.MarkAlone), ordinary, TakeOver},
+		"failed, not due":                                      {row(dedup.Failed, 1), ordinary, ComeBack},
+		"failed, due":                                          {failed, ordinary, RunAgain},
+		"reopened":                                             {reopened, ordinary, RunReopened},
+		"reopened, and put off since":                          {putOff(reopened), ordinary, RunAgain},
+		"reopened, came back twice":                            {reopened, often, RunAlone},
+		"reopened after it lost a process":                     {marked(reopened), ordinary, RunAlone},
+		"failed, due, came back once":                          {failed, came(1), RunAgain},
+		"failed, due, came back twice":                         {failed, came(2), RunAlone},
+		"failed, due, unreadable":                              {failed, unreadable, RunAlone},
+		"failed, due, its take-over was given back":            {known(marked(due(row(dedup.Failed, 1)))), ordinary, RunAlone},
+		"failed, due, its row knows no message":                {due(row(dedup.Failed, 1)), ordinary, RunAlone},
+		"failed, no attempts left, its letter not there":       {row(dedup.Failed, 5), ordinary, GiveUp},
+		"failed for good, attempts left":                       {condemned(due(row(dedup.Failed, 1))), ordinary, GiveUp},
+		"failed for good, not due":                             {condemned(row(dedup.Failed, 0)), ordinary, GiveUp},
+		"crashed, more attempts allowed since":                 {crashed(known(due(row(dedup.Failed, 4)))), ordinary, RunAlone},
+		"a status of a newer version":                          {row(dedup.Status(9), 0), ordinary, ComeBack},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Is(t, OfRow(tc.row, tc.c, maxAttempts), tc.want, "OfRow")
