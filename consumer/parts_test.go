@@ -77,7 +77,9 @@ func TestOnlyRowsThatAreLeftStopTheNextStatement(t *testing.T) {
 		want  error
 		query func(g *guardedTx, tx *gorm.DB) error
 	}{
-		"a row that is not read":      {open, func(g *guardedTx, _ *gorm.DB) error { return g.QueryRowContext(ctx, two).Err() }},
+		"a row that is not read": {open, func(g *guardedTx, _ *gorm.DB) error {
+			return g.QueryRowContext(ctx, two).Err()
+		}},
 		"gorm's row that is not read": {open, func(_ *guardedTx, tx *gorm.DB) error { return tx.Raw(two).Row().Err() }},
 		"gorm's rows that are not closed": {open, func(_ *guardedTx, tx *gorm.DB) error {
 			_, err := tx.Raw(two).Rows() //nolint:rowserrcheck,sqlclosecheck // that is what is tried

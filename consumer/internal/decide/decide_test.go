@@ -36,11 +36,13 @@ func TestTheRowDecidesWhatHappensToAMessage(t *testing.T) {
 		c    Circumstances
 		want Verdict
 	}{
-		"no row, never delivered":                        {absent, ordinary, RunFresh},
-		"no row, one reconnect":                          {absent, came(1), RunFresh},
-		"no row, delivered twice before":                 {absent, came(2), RunAlone},
-		"no row, unreadable":                             {absent, unreadable, Bury},
-		"no row, unreadable, often delivered":            {absent, Circumstances{LetterOf: -1, Deliveries: 9, Unreadable: true}, Bury},
+		"no row, never delivered":        {absent, ordinary, RunFresh},
+		"no row, one reconnect":          {absent, came(1), RunFresh},
+		"no row, delivered twice before": {absent, came(2), RunAlone},
+		"no row, unreadable":             {absent, unreadable, Bury},
+		"no row, unreadable, often delivered": {
+			absent, Circumstances{LetterOf: -1, Deliveries: 9, Unreadable: true}, Bury,
+		},
 		"success":                                        {success, ordinary, SkipDone},
 		"success, often delivered":                       {success, came(9), SkipDone},
 		"dead":                                           {dead, ordinary, SkipDead},
