@@ -581,61 +581,40 @@ func TestAMarkerDecidesNoConflict(t *testing.T) {
 // effect within two lifetimes of a lock, the failing one its attempts, and what stands in Redis is right again.
 func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 	t.Parallel()
-	const (
-		lockTTL = 5 * time.Second
-		right   = "done:right hash" // stands for it below
-		long    = time.Hour
-	)
-	str := func(value string, ttl time.Duration) func(context.Context, redis.UniversalClient, string) error {
-		return func(ctx context.Context, c redis.UniversalClient, key string) error {
-			if value == right {
-				hash := sha256.Sum256([]byte("{}"))
-				value = "done:" + string(hash[:])
-			}
-			return c.Set(ctx, key, value, ttl).Err()
-		}
-	}
-	hash := strings.Repeat("h", sha256.Size)
-	kinds := map[string]func(context.Context, redis.UniversalClient, string) error{
-		"lock":                 str("lock:host/1/x/0/7", lockTTL),
-		"lock-for-ever":        str("lock:host/1/x/0/7", 0),
-		"lock-of-an-hour":      str("lock:host/1/x/0/7", long),
-		"lock-of-nobody":       str("lock:", 0),
-		"marker":               str(right, long),
-		"marker-for-ever":      str(right, 0),
-		"marker-of-another":    str("done:"+hash, long),
-		"marker-short":         str("done:"+hash[1:], 0),
-		"marker-long":          str("done:"+hash+"h", 0),
-		"marker-of-upper-case": str("DONE:"+hash, 0),
-		"empty":                str("", 0),
-		"number":               str("1", long),
-		"large":                str(strings.Repeat("x", 1<<20), 0),
-		"bit": func(ctx context.Context, c redis.UniversalClient, k string) error {
-			return c.SetBit(ctx, k, 7, 1).Err()
-		},
-		"list": func(ctx context.Context, c redis.UniversalClient, k string) error { return c.LPush(ctx, k, "x").Err() },
-		"set":  func(ctx context.Context, c redis.UniversalClient, k string) error { return c.SAdd(ctx, k, "x").Err() },
-		"sorted-set": func(ctx context.Context, c redis.UniversalClient, k string) error {
-			return c.ZAdd(ctx, k, redis.Z{Score: 1, Member: "x"}).Err()
-		},
-		"hash": func(ctx context.Context, c redis.UniversalClient, k string) error {
-			return c.HSet(ctx, k, "x", "y").Err()
-		},
-		"stream": func(ctx context.Context, c redis.UniversalClient, k string) error {
-			return c.XAdd(ctx, &redis.XAddArgs{Stream: k, Values: []string{"x", "y"}}).Err()
-		},
+	const hour = 3600
+	right, hash := sha256.Sum256([]byte("{}")), strings.Repeat("h", sha256.Size)
+	kinds := map[string][]any{ // commands without their key
+		"lock":                 {"SET", "lock:host/1/x/0/7", "EX", 5},
+		"lock-for-ever":        {"SET", "lock:host/1/x/0/7"},
+		"lock-of-an-hour":      {"SET", "lock:host/1/x/0/7", "EX", hour},
+		"lock-of-nobody":       {"SET", "lock:"},
+		"marker":               {"SET", "done:" + string(right[:]), "EX", hour},
+		"marker-for-ever":      {"SET", "done:" + string(right[:])},
+		"marker-of-another":    {"SET", "done:" + hash, "EX", hour},
+		"marker-short":         {"SET", "done:" + hash[1:]},
+		"marker-long":          {"SET", "done:" + hash + "h"},
+		"marker-of-upper-case": {"SET", "DONE:" + hash},
+		"empty":                {"SET", ""},
+		"number":               {"SET", "1", "EX", hour},
+		"large":                {"SET", strings.Repeat("x", 1<<20)},
+		"bit":                  {"SETBIT", 7, 1},
+		"list":                 {"LPUSH", "x"},
+		"set":                  {"SADD", "x"},
+		"sorted-set":           {"ZADD", 1, "x"},
+		"hash":                 {"HSET", "x", "y"},
+		"stream":               {"XADD", "*", "x", "y"},
 	}
 	for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			w := newWorldOn(t, servers{redis: stack.OwnRedis(t)})
-			w.cfg.LockTTL, w.cfg.LockOnError = lockTTL, policy
+			w.cfg.LockTTL, w.cfg.LockOnError = 5*time.Second, policy
 			client, locker := w.redisOf()
 			var all []string
 			for kind, fill := range kinds {
 				some := keys(kind, 3)
 				for _, k := range locker.names(some...) {
-					require.OK(t, fill(t.Context(), client, k.String()))
+					require.OK(t, client.Do(t.Context(), slices.Insert(slices.Clone(fill), 1, any(k.String()))...).Err())
 				}
 				all = append(all, some...)
 				w.flaky(some[2]) // so that each kind is also met by a claim
