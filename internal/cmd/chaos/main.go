@@ -4,9 +4,9 @@
 //
 //	go run ./internal/cmd/chaos -duration 5m -seed 7
 //
-// With -phases galera, group or semisync the database is a cluster whose nodes fail, with losing one whose failover loses
-// commits; with upkeep operators restart, replace and rebalance the nodes of RabbitMQ. The same seed gives the same
-// schedule, and -kinds lists the kinds of faults. It is for tests; nothing of the product may live here.
+// With -phases galera, group or semisync the database is a cluster whose nodes fail, with losing one whose failover
+// loses commits; with upkeep operators restart, replace and rebalance the nodes of RabbitMQ. The same seed gives the
+// same schedule, and -kinds lists the kinds of faults. It is for tests; nothing of the product may live here.
 package main
 
 import (

@@ -59,8 +59,8 @@ func (w *world) busiest(without int) (busy int) {
 	return busy
 }
 
-// follower chooses the busiest node of those that do not lead the queue. The others can do everything but what needs all
-// nodes to agree, so the daemons must be at work again before it is thawed.
+// follower chooses the busiest node of those that do not lead the queue. The others can do everything but what needs
+// all nodes to agree, so the daemons must be at work again before it is thawed.
 func follower(s *strike) {
 	leader(s)
 	s.node = s.stack.Nodes[s.busiest(s.at)]

@@ -93,7 +93,8 @@ type world struct {
 
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
 	w = &world{ctx: ctx, o: o, plan: plan, start: time.Now(), struck: map[string]*Struck{}, done: map[string]*Struck{},
-		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
+		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{},
+		links: map[string][]*stack.TCPProxy{}}
 	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)

@@ -106,7 +106,9 @@ func (b *Broker) atEnd(clean func()) {
 func (b *Broker) DeclareQueue(name string, args map[string]any) {
 	b.t.Helper()
 	b.Track(name)
-	b.on("declare queue "+name, func(ch *amqp.Channel) { must.Get(ch.QueueDeclare(name, true, false, false, false, args)) })
+	b.on("declare queue "+name, func(ch *amqp.Channel) {
+		must.Get(ch.QueueDeclare(name, true, false, false, false, args))
+	})
 }
 
 // DeclareExchange makes a durable exchange of this kind (direct, fanout, topic, headers) and tracks it.
