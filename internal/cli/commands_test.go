@@ -72,10 +72,8 @@ sleep() { settled "$messages"; }
 func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 	s := newShell(t)
 	s.track(s.queue, 300*time.Millisecond, 400*time.Millisecond, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)
-	c := require.Get(mysql.ParseDSN(s.dsn))(t)
-	host, port, _ := strings.Cut(c.Addr, ":")
-	home, redis, pages := t.TempDir(), "", stack.FreeAddr(t)
-	require.OK(t, os.Symlink(program.Shared(t), filepath.Join(home, "rollbackd")))
+	home, c := s.home()
+	redis, pages := "", stack.FreeAddr(t)
 	require.OK(t, os.Symlink(require.Get(filepath.Abs("../../deploy"))(t), filepath.Join(home, "deploy")))
 	var env []string
 	for _, setting := range s.environ {
@@ -90,10 +88,8 @@ func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 	here := strings.NewReplacer("make build && export PATH=$PWD/bin:$PATH", ":",
 		"amqp://rollbackd:rollbackd@127.0.0.1:5672/", s.broker.URL, "rollbackd:rollbackd@tcp(127.0.0.1:3306)/shop", s.dsn,
 		"redis://127.0.0.1:6379/0", redis, "127.0.0.1:8080", pages,
-		"mysql -h127.0.0.1 -urollbackd -prollbackd shop", "mysql -h"+host+" -P"+port+" --protocol=tcp "+c.DBName)
+		"mysql -h127.0.0.1 -urollbackd -prollbackd shop", "mysql "+c.DBName)
 	env = append(env, "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"), "ROLLBACKD_HTTP_ADDR="+pages)
-	mine := "[client]\nuser=" + c.User + "\npassword=" + c.Passwd + "\n"
-	require.OK(t, os.WriteFile(filepath.Join(home, ".my.cnf"), []byte(mine), 0o600))
 	types := func(script string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
@@ -157,13 +153,19 @@ type restorer struct {
 	home    string
 }
 
-func newRestorer(t *testing.T, s *shell) *restorer {
-	c := require.Get(mysql.ParseDSN(s.dsn))(t)
+// home is a folder with the program and the login of a client of MySQL, who is at c.
+func (s *shell) home() (home string, c *mysql.Config) {
+	home, c = s.t.TempDir(), require.Get(mysql.ParseDSN(s.dsn))(s.t)
 	host, port, _ := strings.Cut(c.Addr, ":")
-	o := &restorer{s: s, home: t.TempDir()}
-	require.OK(t, os.Symlink(program.Shared(t), filepath.Join(o.home, "rollbackd")))
 	mine := fmt.Sprintf("[client]\nhost=%s\nport=%s\nprotocol=tcp\nuser=%s\npassword=%s\n", host, port, c.User, c.Passwd)
-	require.OK(t, os.WriteFile(filepath.Join(o.home, ".my.cnf"), []byte(mine), 0o600))
+	require.OK(s.t, os.Symlink(program.Shared(s.t), filepath.Join(home, "rollbackd")),
+		os.WriteFile(filepath.Join(home, ".my.cnf"), []byte(mine), 0o600))
+	return home, c
+}
+
+func newRestorer(t *testing.T, s *shell) *restorer {
+	home, c := s.home()
+	o := &restorer{s: s, home: home}
 	o.environ = append([]string{"HOME=" + o.home, "PATH=" + o.home + ":" + os.Getenv("PATH"), "SCHEMA=" + c.DBName},
 		s.environ...)
 	var server string

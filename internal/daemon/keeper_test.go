@@ -30,11 +30,14 @@ type member struct {
 	log *program.Log
 }
 
-func (w *world) join() member {
+func (w *world) join() member { return w.logged("run") }
+
+// logged starts a command of the binary with a log of its own.
+func (w *world) logged(command string) member {
 	w.t.Helper()
 	log := &program.Log{}
 	return member{w.startProcess(program.Options{
-		Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
+		Path: program.Shared(w.t), Args: []string{command}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
 	}), log}
 }
 

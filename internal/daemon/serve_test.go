@@ -25,10 +25,8 @@ import (
 // serves starts `rollbackd serve`, with a log of its own.
 func (w *world) serves() (*program.Process, *program.Log) {
 	w.t.Helper()
-	logs := &program.Log{}
-	return w.startProcess(program.Options{
-		Path: program.Shared(w.t), Args: []string{"serve"}, Env: w.environ(), Log: logs,
-	}), logs
+	p := w.logged("serve")
+	return p.Process, p.log
 }
 
 // Given dead letters, no daemon, and queues that were deleted; when serve shows them with an account that may only
