@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,50 +24,28 @@ import (
 
 // shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
 type shopService struct {
-	mu             sync.Mutex
-	calls, applied map[string]int                                      // by key; guarded by mu
-	answer         func(ctx context.Context, m consumer.Message) error // before the effect; nil: well; guarded by mu
+	calls, applied tally                                                               // by key
+	answer         atomic.Pointer[func(ctx context.Context, m consumer.Message) error] // before the effect
 }
 
 func (s *shopService) call(ctx context.Context, m consumer.Message) error {
-	s.mu.Lock()
-	s.calls[m.Key]++
-	answer := s.answer
-	s.mu.Unlock()
-	if answer != nil {
-		if err := answer(ctx, m); err != nil {
+	s.calls.add(m.Key)
+	if answer := s.answer.Load(); answer != nil && *answer != nil {
+		if err := (*answer)(ctx, m); err != nil {
 			return err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.applied[m.Key] = 1
+	s.applied.add(m.Key)
 	return nil
 }
 
 func (s *shopService) answering(f func(ctx context.Context, m consumer.Message) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answer = f
+	s.answer.Store(&f)
 }
-
-func (s *shopService) callsOf() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.calls)
-}
-
-func (s *shopService) effectsOf() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.applied)
-}
-
-func (s *shopService) times(key string) int { return s.callsOf()[key] }
 
 // calling makes the world's handler one that calls a service.
 func (w *world) calling(o consumer.CallOptions) *shopService {
-	s := &shopService{calls: map[string]int{}, applied: map[string]int{}}
+	s := &shopService{}
 	o.ProbeAfter = cmp.Or(o.ProbeAfter, 100*time.Millisecond)
 	w.handler = consumer.Calls(s.call, o)
 	return s
@@ -76,7 +54,7 @@ func (w *world) calling(o consumer.CallOptions) *shopService {
 // calledOnce checks that there was one call for each, and one attempt.
 func (w *world) calledOnce(s *shopService, all ...string) {
 	w.t.Helper()
-	w.want("calls", s.callsOf(), once(all...))
+	w.want("calls", s.calls.of(), once(all...))
 	w.want("attempts", w.attempts(all...), once(all...))
 }
 
@@ -125,7 +103,7 @@ func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
 	require.OK(t, client.FlushAll(t.Context()).Err())
 	w.publish("{}", all[:50]...)
 	w.settled(250)
-	w.want("calls", s.callsOf(), once(all...))
+	w.want("calls", s.calls.of(), once(all...))
 }
 
 // Given a service that answers one call in each way, then each has its attempts and its end, and the answers are
@@ -141,7 +119,7 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 			return consumer.Permanent(errors.New("no such goods"))
 		case m.Key == "panics":
 			panic("oops")
-		case m.Key == "later" && s.times(m.Key) == 1:
+		case m.Key == "later" && s.calls.of()[m.Key] == 1:
 			return consumer.Later(errors.New("slow down"), time.Millisecond)
 		}
 		return nil
@@ -154,7 +132,7 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	is(w, "letters", w.dead(), 3)
 	want := once(append(good, "refused")...)
 	want["fails"], want["panics"], want["later"] = 3, 3, 2
-	w.want("calls", s.callsOf(), want)
+	w.want("calls", s.calls.of(), want)
 	w.want("attempts", w.attempts("fails", "refused", "panics", "later"),
 		map[string]int{"fails": 3, "refused": 1, "panics": 3, "later": 1})
 	w.want("calls by answer", w.counts("rollbackd_calls_total"), map[string]int{
@@ -181,7 +159,7 @@ func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
 			return consumer.Later(errors.New("it runs still"), wait)
 		})
 		w.startWith("order")
-		w.eventually("six calls", func() bool { return s.times("order") >= 6 })
+		w.eventually("six calls", func() bool { return s.calls.of()["order"] >= 6 })
 		w.eventually("its row says why, and is failed, and as old as the message", func() bool {
 			row := w.row("order")
 			return row.Remark == "put off: it runs still" && row.Status == dedup.Failed && row.Attempts == 0 &&
@@ -215,13 +193,13 @@ func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
 		w.paused(r, consumer.DependencyService)
 		began := time.Now()
 		w.logged(`msg="deliveries given back"`)
-		asked := len(s.callsOf())
-		w.eventually("others ask all the same", func() bool { return len(s.callsOf()) > asked+3 })
+		asked := len(s.calls.of())
+		w.eventually("others ask all the same", func() bool { return len(s.calls.of()) > asked+3 })
 		if !waitsFor(r, consumer.DependencyService) {
 			t.Errorf("state %+v, want the service among what is missing", r.State())
 		}
 		sum := 0
-		for _, n := range s.callsOf() {
+		for _, n := range s.calls.of() {
 			sum += n
 		}
 		assert.AtMost(t, sum, 2*5+4+int(time.Since(began)/(300*time.Millisecond)), "calls of a service that is not there")
@@ -229,7 +207,7 @@ func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
 		s.answering(nil)
 		w.ended(dedup.Success, all...)
 		w.recovered(r)
-		w.want("effects", s.effectsOf(), once(all...))
+		w.want("effects", once(slices.Collect(maps.Keys(s.applied.of()))...), once(all...))
 		w.want("attempts", w.attempts(all...), once(all...))
 		is(w, "letters", w.dead(), 0)
 	})
@@ -260,7 +238,7 @@ func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) 
 		w.startWith("bad")
 		w.beside(func() bool { return w.row("bad").Status == dedup.Dead })
 		w.quiet()
-		assert.AtLeast(t, s.times("bad"), tc.calls, "calls")
+		assert.AtLeast(t, s.calls.of()["bad"], tc.calls, "calls")
 		w.wantRow("bad", wanted{Attempts: 2})
 		events := w.events("bad")
 		assert.Has(t, events[len(events)-1].Error, tc.says, "the last event says")

@@ -82,7 +82,7 @@ func TestALastAttemptBesideOthersIsMadeAgainAlone(t *testing.T) {
 		} else {
 			w.oneBatch(n)
 			s := w.calling(consumer.CallOptions{})
-			defer func() { w.want("calls", s.callsOf(), once(all...)) }()
+			defer func() { w.want("calls", s.calls.of(), once(all...)) }()
 		}
 		w.crashAt(consumer.PointClaimed)
 		w.exec("UPDATE consumer_log SET consumer_times = ?, consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
@@ -127,7 +127,7 @@ func TestWhatWasClaimedWithOthersIsTakenOverTogether(t *testing.T) {
 		}
 		w.publish("{}", fine...)
 		w.ended(dedup.Success, append(died, fine...)...)
-		w.want("calls", s.callsOf(), once(append(died, fine...)...))
+		w.want("calls", s.calls.of(), once(append(died, fine...)...))
 		w.wantRows(wanted{Attempts: 2}, died...)
 	})
 }
@@ -154,7 +154,7 @@ func TestASecondDeathCostsNoAttempt(t *testing.T) {
 	})
 	w.start()
 	w.ended(dedup.Success, all...)
-	w.want("calls", s.callsOf(), once(all...))
+	w.want("calls", s.calls.of(), once(all...))
 	w.wantRows(wanted{Attempts: 2, Alone: true}, all...)
 }
 

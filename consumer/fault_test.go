@@ -406,35 +406,31 @@ func TestAnAbandonedBatchLeavesNoLock(t *testing.T) {
 }
 
 func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
-	t.Parallel()
-	for name, giveBack := range map[string]time.Duration{"made again by the operator": time.Minute,
-		"made again by the engine": 300 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.GiveBackAfter = giveBack
-			w.failing("bad")
-			w.hopeless("hopeless")
-			r := w.startWith("warm up")
-			w.ended(dedup.Success, "warm up")
-			w.broker.Delete(w.deadQueue(), rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]))
-			w.publishInto(w.cfg.Queue, "bad", "hopeless", "good") // without declaring them again
-			if giveBack == time.Minute {
-				w.holds(2)
-				w.ended(dedup.Success, "good")
-				if n := w.outcomes(); n["dead_lettered"]+n["retried"] != 0 {
-					t.Errorf("outcomes %v while the queues are gone", n)
-				}
-				w.declare()
-			}
-			w.ended(dedup.Dead, "bad", "hopeless")
+	each(t, map[string]time.Duration{"made again by the operator": time.Minute,
+		"made again by the engine": 300 * time.Millisecond}, func(t *testing.T, w *world, giveBack time.Duration) {
+		w.cfg.GiveBackAfter = giveBack
+		w.failing("bad")
+		w.hopeless("hopeless")
+		r := w.startWith("warm up")
+		w.ended(dedup.Success, "warm up")
+		w.broker.Delete(w.deadQueue(), rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]))
+		w.publishInto(w.cfg.Queue, "bad", "hopeless", "good") // without declaring them again
+		if giveBack == time.Minute {
+			w.holds(2)
 			w.ended(dedup.Success, "good")
-			w.recovered(r)
-			w.quiet()
-			is(w, "letters", w.dead(), 2)
-			w.want("effects", w.effects(), once("warm up", "good"))
-			w.wantRow("bad", wanted{Attempts: 3})
-		})
-	}
+			if n := w.outcomes(); n["dead_lettered"]+n["retried"] != 0 {
+				t.Errorf("outcomes %v while the queues are gone", n)
+			}
+			w.declare()
+		}
+		w.ended(dedup.Dead, "bad", "hopeless")
+		w.ended(dedup.Success, "good")
+		w.recovered(r)
+		w.quiet()
+		is(w, "letters", w.dead(), 2)
+		w.want("effects", w.effects(), once("warm up", "good"))
+		w.wantRow("bad", wanted{Attempts: 3})
+	})
 }
 
 func TestAShortRetryDoesNotWaitBehindALongOne(t *testing.T) {

@@ -167,7 +167,6 @@ func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {
 // whom; it tries its letters when their time comes, and goes on by itself.
 func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	w := newWorld(t)
-	w.patience = time.Minute
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 20, 100
 	w.cfg.MemoryBudget = 2 * 2 << 20 // a share of 2 MiB, of which a window fills three quarters
 	bad, small := keys("bad", 10), keys("small", 1000)
@@ -539,8 +538,8 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 func TestALetterThatWaitsForLongerThanALeaseCostsNoSecondAttempt(t *testing.T) {
 	w := newWorld(t)
 	w.hasty()
-	w.redisURL, w.patience = "", time.Minute // the log alone keeps copies away
-	shipped := keys("shipped", 6)            // of which the last are not settled when the one behind them begins
+	w.redisURL = ""               // the log alone keeps copies away
+	shipped := keys("shipped", 6) // of which the last are not settled when the one behind them begins
 	w.oneBatch(len(shipped) + 1)
 	w.exec("CREATE TABLE busy (n INT NOT NULL) ENGINE=InnoDB")
 	w.exec("INSERT INTO busy VALUES (0)")
@@ -586,7 +585,7 @@ func TestALetterThatWaitsForLongerThanALeaseCostsNoSecondAttempt(t *testing.T) {
 func TestALetterWithoutAnAnswerCostsNoSecondAttempt(t *testing.T) {
 	w := newWorld(t)
 	w.hasty()
-	w.redisURL, w.patience = "", time.Minute
+	w.redisURL = ""
 	w.oneBatch(1)
 	w.cfg.Prefetch = 1 // so that its copy goes to the second engine
 	amqp, dsn := w.amqpURL, w.dsn
@@ -622,7 +621,7 @@ func TestALetterWithoutAnAnswerCostsNoSecondAttempt(t *testing.T) {
 func TestTheBackstopsClaimOutlivesNoLease(t *testing.T) {
 	w := newWorld(t)
 	w.hasty()
-	w.redisURL, w.patience = "", time.Minute
+	w.redisURL = ""
 	w.crashed(1, "one", "two")
 	w.declare()
 	w.publishInto(w.backstop(), "one", "two")

@@ -384,10 +384,11 @@ func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
 // Given a program of two queues, when the handler of one never returns, or writes into a table that is not there, then
 // the other queue is consumed as ever, and the state names the queue with the trouble until it is over.
 func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
-	for name, c := range map[string]struct {
+	type one struct {
 		handle func(mended <-chan struct{}, tx *gorm.DB, m consumer.Message) error
 		mend   func(w *world)
-	}{
+	}
+	each(t, map[string]one{
 		"stuck": {func(mended <-chan struct{}, _ *gorm.DB, _ consumer.Message) error {
 			<-mended
 			return nil
@@ -395,36 +396,33 @@ func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
 		"no table": {func(_ <-chan struct{}, tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("INSERT INTO not_there VALUES (?)", m.Key).Error
 		}, func(w *world) { w.exec("CREATE TABLE not_there (k VARBINARY(255) NOT NULL)") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			mended := make(chan struct{})
-			p := pairOn(w, func(one, other *consumer.Member) {
-				other.HandlerTimeout, other.Lease = 2*time.Second, 4*time.Second
-				other.Handler = by(false, func(tx *gorm.DB, m consumer.Message) error { return c.handle(mended, tx, m) })
-			})
-			inTrouble := func() bool {
-				s := p.State()
-				return slices.ContainsFunc(slices.Concat(s.Paused, s.Degraded), func(why string) bool {
-					return strings.HasPrefix(why, p.other.Queue)
-				})
-			}
-			p.consuming()
-			p.publish(nil, []string{"trouble"})
-			w.eventually("the trouble is told of", inTrouble)
-			all := keys("order", 20)
-			p.publish(all, nil)
-			w.eventually("the others are applied", func() bool { return len(w.effects()) == len(all) })
-			w.want("effects", w.effects(), once(prefixed("one ", all)...))
-			if !p.Members()[0].State().Consuming {
-				t.Error("the first queue is not consumed")
-			}
-			c.mend(w)
-			close(mended)
-			w.eventually("the trouble is over", func() bool { return !inTrouble() })
-			require.OK(t, p.drained())
+	}, func(t *testing.T, w *world, c one) {
+		mended := make(chan struct{})
+		p := pairOn(w, func(one, other *consumer.Member) {
+			other.HandlerTimeout, other.Lease = 2*time.Second, 4*time.Second
+			other.Handler = by(false, func(tx *gorm.DB, m consumer.Message) error { return c.handle(mended, tx, m) })
 		})
-	}
+		inTrouble := func() bool {
+			s := p.State()
+			return slices.ContainsFunc(slices.Concat(s.Paused, s.Degraded), func(why string) bool {
+				return strings.HasPrefix(why, p.other.Queue)
+			})
+		}
+		p.consuming()
+		p.publish(nil, []string{"trouble"})
+		w.eventually("the trouble is told of", inTrouble)
+		all := keys("order", 20)
+		p.publish(all, nil)
+		w.eventually("the others are applied", func() bool { return len(w.effects()) == len(all) })
+		w.want("effects", w.effects(), once(prefixed("one ", all)...))
+		if !p.Members()[0].State().Consuming {
+			t.Error("the first queue is not consumed")
+		}
+		c.mend(w)
+		close(mended)
+		w.eventually("the trouble is over", func() bool { return !inTrouble() })
+		require.OK(t, p.drained())
+	})
 }
 
 // Given a program of two queues, one of which has a log that was never made, then Run drains the other and ends with an
@@ -443,37 +441,35 @@ func TestWhatEndsOneQueueEndsTheProgramAndIsNamed(t *testing.T) {
 // Given a program of two queues whose messages fail once and are dead-lettered, then the letters of both come back by
 // themselves, whether the queues have one group or two.
 func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
-	for name, groups := range map[string][2]string{"one group": {"g", "g"}, "two groups": {"g", "h"}} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
-			var mended atomic.Bool
-			p := pairOn(w, func(one, other *consumer.Member) {
-				for i, m := range []*consumer.Member{one, other} {
-					effect := m.Handler
-					m.Group, m.CompensateAfter, m.MaxDeadWindow = groups[i], time.Second, time.Second
-					m.Handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-						if !mended.Load() {
-							return errors.New("not yet")
-						}
-						return effect.Handle(ctx, tx, msgs)
-					})
-				}
-			})
-			p.consuming()
-			one, other := keys("one", 10), keys("other", 10)
-			p.publish(one, other)
-			w.eventually("all are dead", func() bool {
-				return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") == 20
-			})
-			mended.Store(true)
-			w.eventually("all are applied", func() bool { return len(w.effects()) == 20 })
-			w.want("effects", w.effects(), once(slices.Concat(prefixed("one ", one), prefixed("other ", other))...))
-			acts := column[string](w, "SELECT DISTINCT queue FROM consumer_log_act WHERE kind = 'compensate' ORDER BY queue")
-			assert.Equal(t, acts, slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})), "the acts name the queues")
-			require.OK(t, p.drained())
+	one, two := [2]string{"g", "g"}, [2]string{"g", "h"}
+	each(t, named(one, two), func(t *testing.T, w *world, groups [2]string) {
+		w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
+		var mended atomic.Bool
+		p := pairOn(w, func(one, other *consumer.Member) {
+			for i, m := range []*consumer.Member{one, other} {
+				effect := m.Handler
+				m.Group, m.CompensateAfter, m.MaxDeadWindow = groups[i], time.Second, time.Second
+				m.Handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+					if !mended.Load() {
+						return errors.New("not yet")
+					}
+					return effect.Handle(ctx, tx, msgs)
+				})
+			}
 		})
-	}
+		p.consuming()
+		one, other := keys("one", 10), keys("other", 10)
+		p.publish(one, other)
+		w.eventually("all are dead", func() bool {
+			return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") == 20
+		})
+		mended.Store(true)
+		w.eventually("all are applied", func() bool { return len(w.effects()) == 20 })
+		w.want("effects", w.effects(), once(slices.Concat(prefixed("one ", one), prefixed("other ", other))...))
+		acts := column[string](w, "SELECT DISTINCT queue FROM consumer_log_act WHERE kind = 'compensate' ORDER BY queue")
+		assert.Equal(t, acts, slices.Sorted(slices.Values([]string{p.one.Queue, p.other.Queue})), "the acts name the queues")
+		require.OK(t, p.drained())
+	})
 }
 
 func TestMembersThatDoNotFitAreRefused(t *testing.T) {

@@ -589,13 +589,25 @@ func keys(prefix string, n int) []string {
 	return slices.Clip(k)
 }
 
-// tally counts what has come, until it is closed.
-func tally(came <-chan string) map[string]int {
-	n := map[string]int{}
-	for k := range came {
-		n[k]++
+// tally counts keys.
+type tally struct {
+	mu sync.Mutex
+	n  map[string]int // guarded by mu
+}
+
+func (c *tally) add(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
 	}
-	return n
+	c.n[key]++
+}
+
+func (c *tally) of() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.n)
 }
 
 // keysOf are the keys of messages.
