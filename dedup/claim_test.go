@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -81,16 +82,14 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 		wantError(t, what+" of a failure", err, want)
 
 		lost = lose()
-		if err := w.success(claims[1]); err == nil {
-			t.Errorf("the COMMIT whose %s was lost reports success", what)
-		}
+		err = w.success(claims[1])
+		assert.That(t, err != nil, "the COMMIT whose %s was lost reports success", what)
 		<-lost
 		applied, other := claims[1].Applied(), claims[1].Applied()
 		other.Owner = "b"
 		for version, want := range map[Version]bool{applied: what == "reply", other: false} {
-			if holds, err := w.log.Holds(t.Context(), claims[1].Identity, version); holds != want || err != nil {
-				t.Errorf("%s of a success: it holds %v: %v, %v", what, version, holds, err)
-			}
+			assert.Is(t, require.Get(w.log.Holds(t.Context(), claims[1].Identity, version))(t), want,
+				"%s of a success: it holds %v", what, version)
 		}
 	}
 }
@@ -111,13 +110,10 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 			{Claim: claims[0], Cause: cause}, {Claim: claims[1], Cause: cause},
 		})...), nil)
 		a, b := w.read(fresh), w.read(failed)
-		if !a.At.Equal(a.CreatedAt) || !b.At.Equal(stands) {
-			t.Fatalf("round %d: %+v and %+v", i, a, b)
-		}
+		require.That(t, a.At.Equal(a.CreatedAt) && b.At.Equal(stands), "round %d: %+v and %+v", i, a, b)
 		for attempts, r := range []Row{a, b} {
-			if !r.Due || !r.PutOff() || r.Remark != "put off: "+cause || r.Attempts != attempts {
-				t.Fatalf("round %d: %+v", i, r)
-			}
+			require.That(t, r.Due && r.PutOff() && r.Remark == "put off: "+cause && r.Attempts == attempts, "round %d: %+v", i,
+				r)
 		}
 		claims[0], claims[1] = w.claim(a, fmt.Sprint("d", i)), w.claim(b, fmt.Sprint("e", i))
 	}
@@ -195,10 +191,9 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 	cause := func(i int) string { return fmt.Sprintf("%d: it's \\ broken ü %s", i, strings.Repeat("x", i)) }
 	rows := w.blameAll(entries, cause)
 	for i, row := range rows {
-		if have := w.read(row.Identity); have.Remark != cause(i) || have.Version != row.Version ||
-			string(have.Body) != string(entries[i].Body) {
-			t.Fatalf("%v is %+v after it was blamed", row.Identity, have)
-		}
+		have := w.read(row.Identity)
+		require.That(t, have.Remark == cause(i) && have.Version == row.Version &&
+			string(have.Body) == string(entries[i].Body), "%v is %+v after it was blamed", row.Identity, have)
 	}
 	claims, errs := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
 	wantError(t, "claim", errors.Join(errs...), nil)
@@ -210,10 +205,9 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 	wantError(t, "fail", errors.Join(errs...), nil)
 	for i, e := range entries {
 		have, events := w.read(e.Identity), w.events(e.Identity)
-		if have.Remark != "again "+cause(i) || have.Status != Failed || have.Attempts != 2 || len(events) != 3 ||
-			events[0].Error != cause(i) || events[2].Error != "again "+cause(i) {
-			t.Fatalf("%+v, with the story %+v", have, events)
-		}
+		require.That(t, have.Remark == "again "+cause(i) && have.Status == Failed && have.Attempts == 2 &&
+			len(events) == 3 && events[0].Error == cause(i) && events[2].Error == "again "+cause(i), "%+v, with the story %+v",
+			have, events)
 	}
 }
 
@@ -243,9 +237,8 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 		wantVersion(t, w.read(claims[0].Identity), claims[0].version())
 		claims = append(claims[:3:3], claims[4])
 		wantError(t, name+": hold the others", hold(), nil)
-		if row := w.read(claims[1].Identity); row.Version != claims[1].Applied() || row.Body != nil {
-			t.Errorf("%s: the second is %+v", name, row)
-		}
+		row := w.read(claims[1].Identity)
+		assert.That(t, row.Version == claims[1].Applied() && row.Body == nil, "%s: the second is %+v", name, row)
 	}
 }
 
@@ -262,9 +255,7 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 		},
 		"failed": func(k Identity, after time.Duration) error {
 			row, err := first(w.log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", after}}))
-			if row.Due || row.Wait == 0 {
-				t.Errorf("it is left due: %+v", row)
-			}
+			assert.That(t, !row.Due && row.Wait != 0, "it is left due: %+v", row)
 			return err
 		},
 		"put off": func(k Identity, after time.Duration) error {
@@ -281,17 +272,14 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 			moved := time.Now()
 			wantError(t, name, move(k, after), nil)
 			row := w.read(k)
-			if row.Due || row.Wait > after || row.Wait < after-time.Minute || w.log.Overdue(row) != 0 {
-				t.Errorf("%v: %+v, want it to wait", k, row)
-			}
+			assert.That(t, !row.Due && row.Wait <= after && row.Wait >= after-time.Minute && w.log.Overdue(row) == 0,
+				"%v: %+v, want it to wait", k, row)
 			_, err := w.log.Claim(t.Context(), row, entryOf(k), "early")
 			wantError(t, "a claim before its time", err, ErrLost)
 			passes(k, after-time.Second) // it is due half a second early
 			row = w.read(k)
 			early := row.Due && time.Since(moved) < time.Second/2 // which a busy machine may take to come here
-			if early || row.Wait > time.Second {
-				t.Errorf("%v: %+v, want it to wait for half a second", k, row)
-			}
+			assert.That(t, !early && row.Wait <= time.Second, "%v: %+v, want it to wait for half a second", k, row)
 			passes(k, time.Minute)
 			if row = w.read(k); !row.Due || w.log.Overdue(row) < 30*time.Second {
 				t.Errorf("%v: %+v, want it due for a minute", k, row)

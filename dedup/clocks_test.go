@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestAClockThatJumpsIsNotBelieved(t *testing.T) {
@@ -39,9 +41,8 @@ func TestAClockThatJumpsIsNotBelieved(t *testing.T) {
 		for i, r := range readings {
 			at := made.Round(0).Add(r.steady)
 			err := c.judge(at.Add(r.database), at.Add(r.here), 0, r.steady)
-			if r.agree != (err == nil) || !r.agree && !errors.Is(err, ErrClocks) {
-				t.Errorf("%s: reading %d: %v, want agreement %v", name, i, err, r.agree)
-			}
+			assert.That(t, r.agree == (err == nil) && (r.agree || errors.Is(err, ErrClocks)),
+				"%s: reading %d: %v, want agreement %v", name, i, err, r.agree)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
@@ -57,8 +58,6 @@ func TestTheRowsThatAreDueAreCounted(t *testing.T) {
 	w.put(Row{Identity: Identity{"other", "t", "k"}, Version: Version{Status: Dead}, Reason: "exhausted", Age: time.Hour})
 	for _, q := range []struct{ replays, limit, want int }{{3, 100, 4}, {3, 2, 2}, {0, 100, 5}} {
 		c.MaxReplays = q.replays
-		if got, err := w.log.CountDue(t.Context(), "g", c, q.limit); err != nil || got != q.want {
-			t.Errorf("%+v: %d are due (%v)", q, got, err)
-		}
+		assert.Is(t, require.Get(w.log.CountDue(t.Context(), "g", c, q.limit))(t), q.want, "%+v: due are", q)
 	}
 }

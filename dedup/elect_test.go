@@ -98,9 +98,7 @@ func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
 	receive(t, "the second ends", second.gone)
 	wantError(t, "the second one's end", <-second.ended, context.Canceled)
 	receive(t, "the first is elected again", first.on)
-	if first.leader() == 0 {
-		t.Error("nobody holds the lock")
-	}
+	assert.That(t, first.leader() != 0, "nobody holds the lock")
 	poll.Until(t, "the session's end", func() bool {
 		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
 	})
@@ -145,9 +143,8 @@ func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, []string{name + " a", name + " b"}) {
 			t.Errorf("elected are %q, want the %s for both", got, name)
 		}
-		if a, b := leaders(); a == 0 || a != b {
-			t.Errorf("connections %d and %d lead, want one", a, b)
-		}
+		a, b := leaders()
+		assert.That(t, a != 0 && a == b, "connections %d and %d lead, want one", a, b)
 	}
 	end := campaign("first")
 	both("first")

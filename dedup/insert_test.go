@@ -34,20 +34,15 @@ func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
 
 	wantError(t, "insert", w.insertSuccess(all...), nil)
 
-	if all[0].Identity != first {
-		t.Error("the caller's entries were reordered")
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body " +
-		"IS NULL"); n != len(all) {
-		t.Errorf("%d rows, want %d", n, len(all))
-	}
+	assert.That(t, all[0].Identity == first, "the caller's entries were reordered")
+	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body IS " +
+		"NULL")
+	assert.That(t, n == len(all), "%d rows, want %d", n, len(all))
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event"), 0, "events")
 	row := w.read(all[0].Identity)
 	wantVersion(t, row, Version{Success, 1, 0, ""})
-	if row.MessageID != all[0].MessageID || string(row.BodyHash) != string(all[0].BodyHash[:]) ||
-		time.Since(row.CreatedAt).Abs() > time.Minute {
-		t.Errorf("row %+v", row)
-	}
+	assert.That(t, row.MessageID == all[0].MessageID && string(row.BodyHash) == string(all[0].BodyHash[:]) &&
+		time.Since(row.CreatedAt).Abs() <= time.Minute, "row %+v", row)
 }
 
 func TestFastPathMeetingARowOfOurs(t *testing.T) {
@@ -72,9 +67,8 @@ func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 	wantError(t, "insert and take back", w.inTx(func(tx *sql.Tx) error {
 		wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all), nil)
 		wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}), nil)
-		if err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}); err == nil {
-			t.Error("taken back twice, want an error: its row is not this transaction's")
-		}
+		err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity})
+		assert.That(t, err != nil, "taken back twice, want an error: its row is not this transaction's")
 		return nil
 	}), nil)
 	for i, want := range []Status{Absent, Success} {
@@ -128,9 +122,8 @@ func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
 			for round := range 10 {
 				mine := append([]Entry(nil), all[round*30:round*30+30]...)
 				rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
-				if err := w.insertSuccess(mine...); err != nil && !errors.Is(err, ErrExists) {
-					t.Errorf("worker %d: %v", n, err)
-				}
+				err := w.insertSuccess(mine...)
+				assert.That(t, err == nil || errors.Is(err, ErrExists), "worker %d: %v", n, err)
 			}
 		})
 	}
@@ -184,9 +177,8 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		wantError(t, "insert", w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...), nil)
 	}
 	prepares, executes := count("Com_stmt_prepare")-byMigration, count("Com_stmt_execute")-ran
-	if prepares != 1 || executes != 2 {
-		t.Errorf("three full batches: prepared %d times, executed so %d times; want 1 and 2", prepares, executes)
-	}
+	assert.That(t, prepares == 1 && executes == 2, "three full batches: prepared %d times, executed so %d times; want 1 "+
+		"and 2", prepares, executes)
 	for i := range 3 {
 		from := 3*maxRows + i*(leastRepeated-1)
 		wantError(t, "insert", w.insertSuccess(all[from:from+leastRepeated-1]...), nil)
@@ -195,9 +187,8 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 	for _, i := range []int{0, maxRows, 2*maxRows + 1, len(all) - 1} {
 		row := w.read(all[i].Identity)
 		wantVersion(t, row, Version{Success, 1, 0, ""})
-		if row.MessageID != all[i].MessageID || string(row.BodyHash) != string(all[i].BodyHash[:]) {
-			t.Errorf("row %d is %+v", i, row)
-		}
+		assert.That(t, row.MessageID == all[i].MessageID && string(row.BodyHash) == string(all[i].BodyHash[:]),
+			"row %d is %+v", i, row)
 	}
 	wantError(t, "a copy in a full batch", w.insertSuccess(all[:maxRows]...), ErrExists)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")

@@ -40,9 +40,7 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 		wg.Go(func() {
 			for range 10 {
 				got, _, err := w.log.ReserveLetters(t.Context(), letterLimit(), 7)
-				if err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, err)
 				sum.Add(int64(got))
 			}
 		})
@@ -90,8 +88,7 @@ func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 			s.do()
 		}
 		got, holds, err := w.log.ReserveLetters(t.Context(), limit, s.ask)
-		if err != nil || got != s.get || holds > s.holds || holds < s.holds-time.Minute {
-			t.Errorf("step %d: of %d letters it got %d, for %v (%v); want %d, for %v", i, s.ask, got, holds, err, s.get, s.holds)
-		}
+		assert.That(t, err == nil && got == s.get && holds <= s.holds && holds >= s.holds-time.Minute,
+			"step %d: of %d letters it got %d, for %v (%v); want %d, for %v", i, s.ask, got, holds, err, s.get, s.holds)
 	}
 }

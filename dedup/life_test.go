@@ -28,10 +28,8 @@ func (l *life) play(calls []string) {
 	for _, line := range calls {
 		call, wrong, _ := strings.Cut(line, ": ")
 		left, err := l.call(call)
-		if want := map[string]error{"lost": ErrLost, "stale": ErrStale, "exists": ErrExists,
-			"transition": ErrTransition}[wrong]; !errors.Is(err, want) || want == nil && err != nil {
-			l.t.Fatalf("%s = %v, want %v", line, err, want)
-		}
+		want := map[string]error{"lost": ErrLost, "stale": ErrStale, "exists": ErrExists, "transition": ErrTransition}[wrong]
+		require.That(l.t, errors.Is(err, want) && (want != nil || err == nil), "%s = %v, want %v", line, err, want)
 		if is := l.read(l.Identity); left.Status == Failed && (left.Version != is.Version || left.Reason != is.Reason ||
 			left.Remark != is.Remark || left.Due != is.Due || !bytes.Equal(left.BodyHash, is.BodyHash)) {
 			l.t.Errorf("%s returned %+v, the row is %+v", line, left, is)
@@ -293,9 +291,7 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 		"condemned by nobody": condemn("permanent", ""), "no owner": claim(k, ""),
 		"a long owner": claim(k, strings.Repeat("o", MaxOwner+1)),
 	} {
-		if err == nil || errors.Is(err, ErrLost) {
-			t.Errorf("%s was taken: %v", what, err)
-		}
+		assert.That(t, err != nil && !errors.Is(err, ErrLost), "%s was taken: %v", what, err)
 	}
 	wantError(t, "claim", claim(bad, "o"), ErrIdentity)
 	wantError(t, "insert", w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity)
@@ -311,11 +307,8 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	if n := []rune(got.Remark); got.Remark != row.Remark || len(n) != MaxRemark || n[len(n)-1] != '…' {
 		t.Errorf("remark has %d characters and ends in %q", len(n), n[len(n)-1])
 	}
-	if len(got.MessageID) != MaxMessageID || len(got.Body) != MaxBody || got.Properties != nil {
-		t.Errorf("kept %d bytes of id, %d of body, %d of properties", len(got.MessageID), len(got.Body), len(got.Properties))
-	}
-	if row := w.fail(w.claimAt(key("bad utf-8")), "a\xffb"); row.Remark != "a\uFFFDb" ||
-		w.read(row.Identity).Remark != row.Remark {
-		t.Errorf("remark %q", row.Remark)
-	}
+	assert.That(t, len(got.MessageID) == MaxMessageID && len(got.Body) == MaxBody && got.Properties == nil,
+		"kept %d bytes of id, %d of body, %d of properties", len(got.MessageID), len(got.Body), len(got.Properties))
+	row = w.fail(w.claimAt(key("bad utf-8")), "a\xffb")
+	assert.That(t, row.Remark == "a\uFFFDb" && w.read(row.Identity).Remark == row.Remark, "remark %q", row.Remark)
 }

@@ -21,13 +21,9 @@ func (w *world) pages(f Filter, page func(Filter) ([]Row, Cursor, error)) (all [
 	seen := map[Identity]bool{}
 	for pages := 0; pages < 300; pages++ {
 		rows, next, err := page(f)
-		if err != nil || f.Limit > 0 && len(rows) > f.Limit {
-			w.t.Fatalf("%+v: %d rows, %v", f, len(rows), err)
-		}
+		require.That(w.t, err == nil && (f.Limit <= 0 || len(rows) <= f.Limit), "%+v: %d rows, %v", f, len(rows), err)
 		for _, r := range rows {
-			if seen[r.Identity] {
-				w.t.Errorf("%+v: %v comes again", f, r.Identity)
-			}
+			assert.That(w.t, !seen[r.Identity], "%+v: %v comes again", f, r.Identity)
 			seen[r.Identity] = true
 		}
 		if all = append(all, rows...); next == "" {
@@ -56,11 +52,9 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 	w.put(rows...)
 	for _, limit := range []int{1, 7, 100, 1000} {
 		all := w.list(Filter{Group: "g", Limit: limit})
-		if len(all) != 200 || !slices.IsSortedFunc(all, func(a, b Row) int {
+		assert.That(t, len(all) == 200 && slices.IsSortedFunc(all, func(a, b Row) int {
 			return 2*int(a.Status-b.Status) + b.At.Compare(a.At)
-		}) {
-			t.Errorf("limit %d: %d rows, or out of order", limit, len(all))
-		}
+		}), "limit %d: %d rows, or out of order", limit, len(all))
 	}
 	dead := Filter{Group: "g", Limit: 40, Statuses: []Status{Dead}}
 	if rows, next, err := w.log.List(t.Context(), dead); len(rows) != 40 || next != "" || err != nil {
@@ -192,14 +186,12 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 		}
 	}
 	for _, f := range []Filter{{}, {Group: "g", Limit: -1}, {Group: "g", Limit: MaxListed + 1}} {
-		if _, _, err := w.log.List(t.Context(), f); err == nil {
-			t.Errorf("%+v was taken", f)
-		}
+		_, _, err := w.log.List(t.Context(), f)
+		assert.That(t, err != nil, "%+v was taken", f)
 	}
 	for _, c := range []Cursor{"!", "e30x", "bm9wZQ"} {
-		if _, _, err := w.log.List(t.Context(), Filter{Group: "g", After: c}); !errors.Is(err, ErrCursor) {
-			t.Errorf("cursor %q = %v", c, err)
-		}
+		_, _, err := w.log.List(t.Context(), Filter{Group: "g", After: c})
+		assert.That(t, errors.Is(err, ErrCursor), "cursor %q = %v", c, err)
 	}
 }
 
@@ -234,9 +226,8 @@ func TestTwelveLettersOfOneSKUAreFoundWithinASecond(t *testing.T) {
 			took = min(took, time.Since(began))
 		}
 		t.Logf("%d letters among %d by %s: %v", len(rows), n, what, took.Round(time.Millisecond))
-		if len(rows) != c.want || took > time.Second {
-			t.Errorf("by %s: %d letters in %v, want %d within a second", what, len(rows), took, c.want)
-		}
+		assert.That(t, len(rows) == c.want && took <= time.Second, "by %s: %d letters in %v, want %d within a second", what,
+			len(rows), took, c.want)
 	}
 }
 
@@ -261,9 +252,8 @@ func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 		{`, key "A-1")`, 1000, []Identity{a, b}, true}, {`, key "a-1")`, 1, nil, false},
 	} {
 		keys, seen, err := w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", c.text, c.most)
-		if err != nil || !slices.Equal(keys, c.want) || seen.All != c.all {
-			t.Errorf("%s, at most %d: %v, %+v, %v; want %v, all %v", c.text, c.most, keys, seen, err, c.want, c.all)
-		}
+		assert.That(t, err == nil && slices.Equal(keys, c.want) && seen.All == c.all,
+			"%s, at most %d: %v, %+v, %v; want %v, all %v", c.text, c.most, keys, seen, err, c.want, c.all)
 	}
 }
 
@@ -284,9 +274,8 @@ func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
 				names = append(names, r.Key)
 				return nil
 			})
-		if err != nil || !slices.Equal(names, []string{"open", "7"}) || s != want {
-			t.Errorf("at most %d: found %v, %+v, %v; want open and 7, %+v", most, names, s, err, want)
-		}
+		assert.That(t, err == nil && slices.Equal(names, []string{"open", "7"}) && s == want,
+			"at most %d: found %v, %+v, %v; want open and 7, %+v", most, names, s, err, want)
 	}
 }
 
@@ -314,18 +303,16 @@ func TestCountReasonsCountsWhatTheFilterChooses(t *testing.T) {
 	} {
 		c.f.Group = "g"
 		got, err := w.log.CountReasons(t.Context(), c.f)
-		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
-			t.Errorf("%+v: %v, (-want +got)\n%s", c.f, err, diff)
-		}
+		diff := cmp.Diff(c.want, got)
+		assert.That(t, err == nil && diff == "", "%+v: %v, (-want +got)\n%s", c.f, err, diff)
 	}
 }
 
 func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if oldest, err := w.log.Oldest(t.Context(), "g"); err != nil || len(oldest) != 0 {
-		t.Errorf("an empty log has %v (%v)", oldest, err)
-	}
+	oldest, err := w.log.Oldest(t.Context(), "g")
+	assert.That(t, err == nil && len(oldest) == 0, "an empty log has %v (%v)", oldest, err)
 	for i, age := range []time.Duration{time.Hour, 3 * time.Hour, 2 * time.Hour} {
 		for _, status := range []Status{Success, Failed, Dead, Discarded} {
 			name := fmt.Sprint(status, i)
@@ -333,7 +320,7 @@ func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
 				Row{Identity: Identity{"other", "t", name}, Version: Version{Status: status}, Age: 24 * time.Hour})
 		}
 	}
-	oldest, err := w.log.Oldest(t.Context(), "g")
+	oldest, err = w.log.Oldest(t.Context(), "g")
 	ages, err2 := w.log.OldestOpen(t.Context())
 	if err := errors.Join(err, err2); err != nil || len(oldest) != 2 || len(ages) != 2 {
 		t.Fatalf("the oldest are %v and %v (%v), want one failed, one dead", oldest, ages, err)
@@ -359,25 +346,19 @@ func TestTheEventFeedIsReadInItsOrderAndFromTheBookmarkOn(t *testing.T) {
 	feed := require.Get(w.log.EventFeed(t.Context(), at, 10))(t)
 	want := []Event{{Identity: key("a"), From: Absent, To: Dead, Error: "no such order"}, {Identity: key("a"), From: Dead,
 		To: Failed, Replays: 1, By: "me", Owner: "r", Error: "replayed"}}
-	if diff := cmp.Diff(want, feed, cmpopts.IgnoreFields(Event{}, "ID", "At", "Age")); diff != "" {
-		t.Fatalf("feed (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, feed, cmpopts.IgnoreFields(Event{}, "ID", "At", "Age"))
+	require.That(t, diff == "", "feed (-want +got):\n%s", diff)
 	if feed[0].ID <= at || feed[1].ID <= feed[0].ID {
 		t.Errorf("ids %d and %d after %d do not grow", feed[0].ID, feed[1].ID, at)
 	}
-	if some, err := w.log.EventFeed(t.Context(), at, 1); err != nil || len(some) != 1 {
-		t.Errorf("one of them: %v, %v", some, err)
-	}
+	some, err := w.log.EventFeed(t.Context(), at, 1)
+	assert.That(t, err == nil && len(some) == 1, "one of them: %v, %v", some, err)
 	// then the bookmark moves on, and never back; ten is more than nine, as a number; every group has its own
 	last, other := feed[1].ID, strings.Repeat("x", MaxGroup)
 	for _, move := range []struct{ to, at int64 }{{last, last}, {feed[0].ID, last}, {9_999_999, 9_999_999},
 		{10_000_000, 10_000_000}} {
 		wantError(t, "move", w.log.MoveBookmark(t.Context(), "g", move.to), nil)
-		if got, err := w.log.Bookmark(t.Context(), "g"); err != nil || got != move.at {
-			t.Errorf("the bookmark is at %d (%v), want %d", got, err, move.at)
-		}
+		assert.Is(t, require.Get(w.log.Bookmark(t.Context(), "g"))(t), move.at, "the bookmark is at")
 	}
-	if got, err := w.log.Bookmark(t.Context(), other); err != nil || got != last {
-		t.Errorf("another group begins at %d (%v), want %d", got, err, last)
-	}
+	assert.Is(t, require.Get(w.log.Bookmark(t.Context(), other))(t), last, "another group begins at")
 }

@@ -94,10 +94,9 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 		}
 	}
 	row := rows[claim.Identity]
-	if off := (row.Age - time.Hour).Abs(); len(rows) != len(want) || off > time.Minute || !row.LeaseLive ||
-		row.Wait > testLease-time.Hour {
-		t.Errorf("%d rows for %d keys; age %v, live %v, wait %v", len(rows), len(want), row.Age, row.LeaseLive, row.Wait)
-	}
+	off := (row.Age - time.Hour).Abs()
+	assert.That(t, len(rows) == len(want) && off <= time.Minute && row.LeaseLive && row.Wait <= testLease-time.Hour,
+		"%d rows for %d keys; age %v, live %v, wait %v", len(rows), len(want), row.Age, row.LeaseLive, row.Wait)
 	assert.Is(t, len(w.lookUp()), 0, "no key")
 }
 
@@ -121,16 +120,13 @@ func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 	want := time.Date(2031, 2, 2, 23, 5, 6, 500_000_000, time.UTC)
 	for _, l := range []*Log{w.log, &other} {
 		row, err := l.Read(t.Context(), k)
-		if err != nil || !row.At.Equal(want) || !row.CreatedAt.Equal(want) || row.At.Location() != time.UTC {
-			t.Errorf("read %v at %v, created %v, want %v", err, row.At, row.CreatedAt, want)
-		}
+		assert.That(t, err == nil && row.At.Equal(want) && row.CreatedAt.Equal(want) && row.At.Location() == time.UTC,
+			"read %v at %v, created %v, want %v", err, row.At, row.CreatedAt, want)
 	}
 	wantError(t, "transaction", other.inTx(t.Context(), func(tx Execer) error {
 		for want := 1; want <= 2; want++ {
 			keys, err := list(t.Context(), tx, sqlOf("SELECT msg_key FROM consumer_log"), value[string])
-			if err != nil || len(keys) != want {
-				t.Errorf("the transaction sees %v, %v; want %d rows", keys, err, want)
-			}
+			assert.That(t, err == nil && len(keys) == want, "the transaction sees %v, %v; want %d rows", keys, err, want)
 			w.claimAt(key("another"))
 		}
 		return nil
@@ -141,16 +137,11 @@ func TestSchemaIDIsKeptAndUnique(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id, err := w.log.SchemaID(t.Context())
-	if err != nil || len(id) != 36 {
-		t.Fatalf("id %q, %v", id, err)
-	}
+	require.That(t, err == nil && len(id) == 36, "id %q, %v", id, err)
 	w.migrate(MigrateOptions{})
-	if again, err := w.log.SchemaID(t.Context()); again != id || err != nil {
-		t.Errorf("after another migrate %q, %v; it was %q", again, err, id)
-	}
-	if other, err := newWorld(t).log.SchemaID(t.Context()); other == id || err != nil {
-		t.Errorf("another schema: %q, %v", other, err)
-	}
+	assert.Is(t, require.Get(w.log.SchemaID(t.Context()))(t), id, "after another migrate")
+	other, err := newWorld(t).log.SchemaID(t.Context())
+	assert.That(t, other != id && err == nil, "another schema: %q, %v", other, err)
 	_, err = worldOf(t, "", open(t, stack.MySQL(t))).log.SchemaID(t.Context())
 	wantError(t, "without a schema", err, ErrSchema)
 }
@@ -158,9 +149,8 @@ func TestSchemaIDIsKeptAndUnique(t *testing.T) {
 func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	db := open(t, "u:p@tcp(127.0.0.1:1)/d")
 	good := LogOptions{Table: "consumer_log", Lease: time.Second, Delays: []time.Duration{time.Second}, MaxAttempts: 1}
-	if _, err := NewLog(db, good); err != nil {
-		t.Errorf("good options: %v", err)
-	}
+	_, err := NewLog(db, good)
+	assert.That(t, err == nil, "good options: %v", err)
 	for name, spoil := range map[string]func(*LogOptions){
 		"table":       func(o *LogOptions) { o.Table = "a`b" },
 		"long table":  func(o *LogOptions) { o.Table = strings.Repeat("t", 42) },
@@ -171,8 +161,7 @@ func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	} {
 		o := good
 		spoil(&o)
-		if _, err := NewLog(db, o); err == nil {
-			t.Errorf("%s: %+v was taken", name, o)
-		}
+		_, err := NewLog(db, o)
+		assert.That(t, err != nil, "%s: %+v was taken", name, o)
 	}
 }

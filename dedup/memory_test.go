@@ -31,9 +31,8 @@ func (w *world) besides(all []trial) *world {
 func (tr trial) sameErrors(t *testing.T, got, want error) {
 	t.Helper()
 	for _, one := range []error{ErrLost, ErrExists, ErrStale, ErrTransition} {
-		if errors.Is(got, one) != errors.Is(want, one) || (got == nil) != (want == nil) {
-			t.Errorf("%s: %v in memory, %v in the database", tr.name, got, want)
-		}
+		assert.That(t, errors.Is(got, one) == errors.Is(want, one) && (got == nil) == (want == nil),
+			"%s: %v in memory, %v in the database", tr.name, got, want)
 	}
 }
 
@@ -90,9 +89,7 @@ func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
 	for _, want := range []error{ErrLost, nil} {
 		now = now.Add(5 * time.Minute)
 		row := w.read(k)
-		if row.Due != (want == nil) {
-			t.Errorf("%+v, want it due: %v", row, want == nil)
-		}
+		assert.That(t, row.Due == (want == nil), "%+v, want it due: %v", row, want == nil)
 		_, err := log.Claim(t.Context(), row, entryOf(k), "b")
 		wantError(t, "claim", err, want)
 	}

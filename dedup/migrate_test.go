@@ -39,13 +39,10 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	status := func(o MigrateOptions, applied ...string) {
 		t.Helper()
 		all, err := MigrationStatus(t.Context(), w.db, o)
-		if err != nil || len(all) != 6+len(o.Extra) {
-			t.Errorf("%d migrations, %v", len(all), err)
-		}
+		assert.That(t, err == nil && len(all) == 6+len(o.Extra), "%d migrations, %v", len(all), err)
 		for _, m := range all {
-			if want := slices.Contains(applied, m.Set); m.Applied != want || m.At.IsZero() == want {
-				t.Errorf("%+v, want applied are %v", m, applied)
-			}
+			want := slices.Contains(applied, m.Set)
+			assert.That(t, m.Applied == want && m.At.IsZero() != want, "%+v, want applied are %v", m, applied)
 		}
 	}
 	status(MigrateOptions{})
@@ -105,9 +102,8 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 	w.waits()
 
 	cancel()
-	if err := <-migrated; err == nil {
-		t.Error("it did not wait")
-	}
+	err = <-migrated
+	assert.That(t, err != nil, "it did not wait")
 }
 
 // Somebody else has a table in use (a dump, another ALTER): the wait for it is bounded, said, and begun anew.
@@ -133,9 +129,7 @@ func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
 			wantError(t, "migrate", err, nil)
 			assert.Is(t, waited, 2, "it said times that it waits")
 			wantError(t, "check", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
-			if again, err := w.log.SchemaID(t.Context()); again != id || err != nil {
-				t.Errorf("id %q, %v, it was %q", again, err, id)
-			}
+			assert.Is(t, require.Get(w.log.SchemaID(t.Context()))(t), id, "id")
 		})
 	}
 }
@@ -149,21 +143,17 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 	second := require.Get(NewLog(w.db, LogOptions{table, testLease, w.log.o.Delays, testMax}))(t)
 	k := key("k")
 	w.claim(absent(k), "a")
-	if _, err := second.Claim(t.Context(), absent(k), entryOf(k), "b"); err != nil {
-		t.Errorf("claim in the second log: %v", err)
-	}
+	_, err := second.Claim(t.Context(), absent(k), entryOf(k), "b")
+	assert.That(t, err == nil, "claim in the second log: %v", err)
 	one, err1 := w.log.SchemaID(t.Context())
 	two, err2 := second.SchemaID(t.Context())
-	if one == two || err1 != nil || err2 != nil {
-		t.Errorf("ids %q, %q, %v, %v: marks of one would suppress messages of the other", one, two, err1, err2)
-	}
-	if events, err := second.Events(t.Context(), k); len(events) != 1 || events[0].Owner != "b" || err != nil {
-		t.Errorf("events of the second: %+v, %v", events, err)
-	}
+	assert.That(t, one != two && err1 == nil && err2 == nil, "ids %q, %q, %v, %v: marks of one would suppress messages "+
+		"of the other", one, two, err1, err2)
+	events, err := second.Events(t.Context(), k)
+	assert.That(t, len(events) == 1 && events[0].Owner == "b" && err == nil, "events of the second: %+v, %v", events, err)
 	for _, bad := range []string{"a-b", "1a", "a`b", "a b", strings.Repeat("t", 42)} {
-		if err := Migrate(t.Context(), w.db, MigrateOptions{Table: bad}); err == nil {
-			t.Errorf("table %q was taken", bad)
-		}
+		err := Migrate(t.Context(), w.db, MigrateOptions{Table: bad})
+		assert.That(t, err != nil, "table %q was taken", bad)
 	}
 	longest := strings.Repeat("t", 41)
 	wantError(t, "longest name", Migrate(t.Context(), w.db, MigrateOptions{Table: longest}), nil)
@@ -194,14 +184,12 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	// MariaDB opens the table to tell of it, and so waits; MySQL asks its dictionary, and has nothing to wait for.
 	var version string
 	require.OK(t, w.pool.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
-	if err := CheckSchema(t.Context(), w.db, "consumer_log"); errors.Is(err, ErrSchema) ||
-		err == nil && strings.Contains(version, "MariaDB") {
-		t.Errorf("while it is locked: %v; want an error that is not of the schema, or on MySQL none", err)
-	}
+	err := CheckSchema(t.Context(), w.db, "consumer_log")
+	assert.That(t, !errors.Is(err, ErrSchema) && (err != nil || !strings.Contains(version, "MariaDB")),
+		"while it is locked: %v; want an error that is not of the schema, or on MySQL none", err)
 	w.exec(fmt.Sprintf("KILL QUERY %d", id))
-	if err := <-altered; err == nil {
-		t.Error("the copy came to its end before it was killed")
-	}
+	err = <-altered
+	assert.That(t, err != nil, "the copy came to its end before it was killed")
 	wantError(t, "when it is free", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
 }
 
@@ -245,9 +233,8 @@ func TestCheckSchemaRefuses(t *testing.T) {
 		})
 	}
 	err := CheckSchema(t.Context(), open(t, "u:p@tcp(127.0.0.1:1)/d"), "consumer_log")
-	if errors.Is(err, ErrSchema) || mysqldb.Classify(err) != mysqldb.FaultUnavailable {
-		t.Errorf("check without a server = %v", err)
-	}
+	assert.That(t, !errors.Is(err, ErrSchema) && mysqldb.Classify(err) == mysqldb.FaultUnavailable,
+		"check without a server = %v", err)
 }
 
 // The daemon needs no right that changes tables.
@@ -258,9 +245,8 @@ func TestDaemonsRightsSuffice(t *testing.T) {
 	daemon := worldOf(t, dsn, open(t, dsn))
 	wantError(t, "check", CheckSchema(t.Context(), daemon.db, "consumer_log"), nil)
 	wantError(t, "success", daemon.success(daemon.claimAt(key("k"))), nil)
-	if _, err := daemon.log.SchemaID(t.Context()); err != nil {
-		t.Error(err)
-	}
+	_, err := daemon.log.SchemaID(t.Context())
+	assert.OK(t, err)
 }
 
 func TestReadableViewShowsText(t *testing.T) {
@@ -271,18 +257,16 @@ func TestReadableViewShowsText(t *testing.T) {
 	var tag, name, status, body string
 	err := w.pool.QueryRow("SELECT msg_tag, msg_key, status, msg_body FROM consumer_log_readable WHERE msg_key = "+
 		"'key 😀'").Scan(&tag, &name, &status, &body)
-	if err != nil || tag != k.Tag || name != k.Key || status != Dead.String() || body != string(entryOf(k).Body) {
-		t.Errorf("%q %q %q %q, %v", tag, name, status, body, err)
-	}
+	assert.That(t, err == nil && tag == k.Tag && name == k.Key && status == Dead.String() &&
+		body == string(entryOf(k).Body), "%q %q %q %q, %v", tag, name, status, body, err)
 	for i, s := range Statuses() {
 		w.exec("UPDATE consumer_log SET consumer_status = ?", i)
 		assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE status = ?", s.String()), 1,
 			"status %d is not called %v", i, s)
 	}
 	w.exec("UPDATE consumer_log SET due_at = '2026-11-27 04:00:00'")
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE due_at = '2026-11-27 04:00:00'"); n != 1 {
-		t.Error("the view does not say when a failed row is due")
-	}
+	n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE due_at = '2026-11-27 04:00:00'")
+	assert.That(t, n == 1, "the view does not say when a failed row is due")
 }
 
 func TestASetWithoutANameOfItsOwnIsRefused(t *testing.T) {
@@ -297,12 +281,10 @@ func TestASetWithoutANameOfItsOwnIsRefused(t *testing.T) {
 		"no files at all": {{Name: "a"}},
 	} {
 		o := MigrateOptions{Table: "consumer_log", Extra: extra}
-		if _, err := MigrationStatus(t.Context(), nil, o); err == nil {
-			t.Errorf("%s: MigrationStatus took it", what)
-		}
-		if err := Migrate(t.Context(), nil, o); err == nil {
-			t.Errorf("%s: Migrate took it", what)
-		}
+		_, err := MigrationStatus(t.Context(), nil, o)
+		assert.That(t, err != nil, "%s: MigrationStatus took it", what)
+		err = Migrate(t.Context(), nil, o)
+		assert.That(t, err != nil, "%s: Migrate took it", what)
 	}
 }
 
@@ -311,9 +293,8 @@ func TestEveryMigrationSaysWhoCanStillWorkWithIt(t *testing.T) {
 	for _, set := range sets {
 		steps := require.Get(set.steps())(t)
 		for i, s := range steps {
-			if s.version != int64(i+1) || s.oldest < 1 || s.oldest > s.version {
-				t.Errorf("%s: step %d is %+v", set.name, i+1, s)
-			}
+			assert.That(t, s.version == int64(i+1) && s.oldest >= 1 && s.oldest <= s.version, "%s: step %d is %+v", set.name,
+				i+1, s)
 		}
 	}
 }

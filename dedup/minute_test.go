@@ -37,12 +37,10 @@ func TestMinutesAddUp(t *testing.T) {
 	want := Minute{At: all[0].At, Applied: 8, Retried: 2, Dead: map[Reason]int64{ReasonCrashed: 3, ReasonConflict: 1},
 		Waiting: known(9), Retrying: known(1)}
 	want.Lag[0], want.Lag[lagBuckets-1] = 7, 1
-	if d := cmp.Diff([]Minute{want, {At: all[1].At, Dead: map[Reason]int64{}}}, all); d != "" {
-		t.Errorf("the minutes (-want +got):\n%s", d)
-	}
-	if apart := all[1].At.Sub(all[0].At); apart != 2*time.Hour && apart != 2*time.Hour+time.Minute {
-		t.Errorf("they are %v apart", apart)
-	}
+	d := cmp.Diff([]Minute{want, {At: all[1].At, Dead: map[Reason]int64{}}}, all)
+	assert.That(t, d == "", "the minutes (-want +got):\n%s", d)
+	apart := all[1].At.Sub(all[0].At)
+	assert.That(t, apart == 2*time.Hour || apart == 2*time.Hour+time.Minute, "they are %v apart", apart)
 	assert.Is(t, len(require.Get(w.log.Minutes(t.Context(), "g", "q", time.Hour))(t)), 1, "minutes of the last hour")
 	assert.Is(t, len(LagBounds())+1, lagBuckets, "buckets of the lag")
 }

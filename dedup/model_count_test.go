@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // report prints what happened how often.
@@ -68,7 +70,5 @@ func (l *lab) wantAll(t *testing.T) {
 	for _, what := range l.missing() {
 		t.Errorf("%q never happened in %d sequences", what, l.sequences)
 	}
-	if l.shortest < minSteps && !t.Failed() {
-		t.Errorf("a sequence had only %d steps", l.shortest)
-	}
+	assert.That(t, l.shortest >= minSteps || t.Failed(), "a sequence had only %d steps", l.shortest)
 }

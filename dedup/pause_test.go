@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
@@ -28,9 +30,8 @@ func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if done.Load() != 1 || refused.Load() != 19 {
-		t.Errorf("%d paused, %d were refused; want 1 and 19", done.Load(), refused.Load())
-	}
+	assert.That(t, done.Load() == 1 && refused.Load() == 19, "%d paused, %d were refused; want 1 and 19", done.Load(),
+		refused.Load())
 }
 
 func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
@@ -49,9 +50,7 @@ func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
 		t.Helper()
 		wantError(t, what, err, want)
 		p, err := w.log.Paused(t.Context(), "g", "q")
-		if err != nil || p.ID != id || (p.Left > 0) != (id != "") {
-			t.Errorf("%s: %+v, %v; want %q", what, p, err, id)
-		}
+		assert.That(t, err == nil && p.ID == id && (p.Left > 0) == (id != ""), "%s: %+v, %v; want %q", what, p, err, id)
 	}
 	stands("paused", set("one", time.Hour, ""), nil, "one")
 	stands("replaced by who had seen none", set("two", time.Hour, "none"), ErrPaused, "one")
@@ -60,7 +59,6 @@ func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
 	stands("ended", end("two"), nil, "")
 	stands("over at once", set("three", time.Microsecond, ""), nil, "")
 	stands("anew", set("four", time.Hour, ""), nil, "four")
-	if p, err := w.log.Paused(t.Context(), "g", "another"); err != nil || p.Left > 0 {
-		t.Errorf("another queue is paused: %+v, %v", p, err)
-	}
+	p, err := w.log.Paused(t.Context(), "g", "another")
+	assert.That(t, err == nil && p.Left <= 0, "another queue is paused: %+v, %v", p, err)
 }

@@ -78,15 +78,13 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	var late []time.Duration
 	o.Late = func(by time.Duration) { late = append(late, by) }
 	pruned := require.Get(w.log.Prune(t.Context(), o))(t)
-	if diff := cmp.Diff(before, pruned); diff != "" {
-		t.Errorf("pruned (-counted +pruned):\n%s", diff)
-	}
+	diff := cmp.Diff(before, pruned)
+	assert.That(t, diff == "", "pruned (-counted +pruned):\n%s", diff)
 	if n := len(progress); n < 3 || progress[n-1] != want[Success]+want[Discarded] {
 		t.Errorf("progress %v, want it to end with all", progress)
 	}
-	if len(late) != len(progress) || late[0] < time.Hour || late[len(late)-1] > time.Hour {
-		t.Errorf("late by %v, want an hour at first and a minute at last", late)
-	}
+	assert.That(t, len(late) == len(progress) && late[0] >= time.Hour && late[len(late)-1] <= time.Hour,
+		"late by %v, want an hour at first and a minute at last", late)
 	for _, table := range []string{"consumer_log", "consumer_log_event"} {
 		query := sqlOf("SELECT group_name, msg_tag, msg_key FROM " + table + " WHERE msg_tag = 't'")
 		left, err := list(t.Context(), w.pool, query, func(rows *sql.Rows) (string, error) {
@@ -95,15 +93,13 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 			return k.String(), err
 		})
 		slices.Sort(left)
-		if diff := cmp.Diff(stay, left); err != nil || diff != "" {
-			t.Errorf("left in %s (-want +got): %v\n%s", table, err, diff)
-		}
+		diff := cmp.Diff(stay, left)
+		assert.That(t, err == nil && diff == "", "left in %s (-want +got): %v\n%s", table, err, diff)
 	}
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag <> 't'"), 7, "rows are left")
 	for _, o := range []PruneOptions{{}, {Group: "g"}, {Group: "g", OlderThan: -time.Hour}, {OlderThan: time.Hour}} {
-		if _, err := w.log.Prune(t.Context(), o); err == nil {
-			t.Errorf("Prune with %+v must be refused", o)
-		}
+		_, err := w.log.Prune(t.Context(), o)
+		assert.That(t, err != nil, "Prune with %+v must be refused", o)
 	}
 }
 
@@ -116,9 +112,7 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	before := require.Get(w.log.pruneBefore(t.Context(), monthOld))(t)
 	p := pruner{w.log, monthOld, before, Pruned{Status: Discarded}, pace{}}
 	page, err := p.page(t.Context(), nil)
-	if err != nil || len(page) != 3 {
-		t.Fatalf("page = %v, %v", page, err)
-	}
+	require.That(t, err == nil && len(page) == 3, "page = %v, %v", page, err)
 	moves, again, stays := key("t-00000"), key("t-00001"), key("t-00002")
 	for _, k := range []Identity{moves, again} {
 		_, err = w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{By: "me", Token: k.Key, Discarded: true})
@@ -226,8 +220,6 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 	require.Get(cleaner.log.Prune(t.Context(), monthOld))(t)
 	stop()
 	wg.Wait()
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 " +
-		"DAY"); n != 0 {
-		t.Errorf("%d old rows are left", n)
-	}
+	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 DAY")
+	assert.That(t, n == 0, "%d old rows are left", n)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -27,15 +28,12 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 		string(got.BodyHash) != string(mended.BodyHash[:]) || string(left.BodyHash) != string(got.BodyHash) {
 		t.Errorf("row = %+v, returned hash %x; want all of the mended message", got, left.BodyHash)
 	}
-	if story, want := w.story(k), "dead>failed 0/1 by ann: body sha256 "+hex.EncodeToString(row.BodyHash)+" mended to "+
-		hex.EncodeToString(mended.BodyHash[:])+": replayed file"; !strings.HasSuffix(story, want) {
-		t.Errorf("story %q, want %q", story, want)
-	}
+	story, want := w.story(k), "dead>failed 0/1 by ann: body sha256 "+hex.EncodeToString(row.BodyHash)+" mended to "+
+		hex.EncodeToString(mended.BodyHash[:])+": replayed file"
+	assert.That(t, strings.HasSuffix(story, want), "story %q, want %q", story, want)
 	ended := w.read(former.Identity)
-	if ended.Status != Discarded || !strings.Contains(ended.Remark, "was mended by ann") ||
-		string(ended.Body) != string(row.Body) {
-		t.Errorf("former identity: %v, %q", ended.Status, ended.Remark)
-	}
+	assert.That(t, ended.Status == Discarded && strings.Contains(ended.Remark, "was mended by ann") &&
+		string(ended.Body) == string(row.Body), "former identity: %v, %q", ended.Status, ended.Remark)
 	// and again, although the former identity has its row by now
 	require.Get(w.log.Reopen(t.Context(), got, back, ReplayNote{By: "ann", Token: "t2", Mended: &former}))(t)
 	wantVersion(t, w.read(former.Identity), ended.Version)

@@ -78,8 +78,7 @@ func TestTheServersPacketLimitIsKnown(t *testing.T) {
 	limit := w.number("SELECT @@max_allowed_packet")
 	before := w.number("SELECT CONNECTION_ID()")
 	_, err := w.pool.Exec("DO LENGTH('" + strings.Repeat("x", limit) + "')")
-	if got := mysqldb.Classify(err); got != mysqldb.FaultTooLarge {
-		t.Errorf("%v, want %v: %v", got, mysqldb.FaultTooLarge, err)
-	}
+	got := mysqldb.Classify(err)
+	assert.That(t, got == mysqldb.FaultTooLarge, "%v, want %v: %v", got, mysqldb.FaultTooLarge, err)
 	assert.Is(t, w.number("SELECT CONNECTION_ID()"), before, "the connection was lost: now, was")
 }

@@ -26,9 +26,7 @@ func TestEveryArrowStandsOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tr := range transitions {
 		name := fmt.Sprint(tr.Action, tr.From)
-		if seen[name] {
-			t.Errorf("two arrows for %s from %v", tr.Action, tr.From)
-		}
+		assert.That(t, !seen[name], "two arrows for %s from %v", tr.Action, tr.From)
 		seen[name] = true
 	}
 }
@@ -274,9 +272,8 @@ func TestOnlyTheTableHappens(t *testing.T) {
 		return results
 	})
 	for _, arrow := range transitions {
-		if moved[fmt.Sprint(arrow.Action, arrow.From)] == 0 {
-			t.Errorf("no trial made the transition %s from %v", arrow.Action, arrow.From)
-		}
+		assert.That(t, moved[fmt.Sprint(arrow.Action, arrow.From)] != 0, "no trial made the transition %s from %v",
+			arrow.Action, arrow.From)
 	}
 	t.Logf("%d trials, arrows taken: %v", len(all), moved)
 }
@@ -302,9 +299,7 @@ func TestManyAtOnceComeOutAsEachAlone(t *testing.T) {
 					}
 				}
 				moved := w.judge(all, func() []error { return runAll(t.Context(), w, a, all) })
-				if len(moved) == 0 {
-					t.Errorf("no trial of %s moved a row", a)
-				}
+				assert.That(t, len(moved) != 0, "no trial of %s moved a row", a)
 			}
 		})
 	}
@@ -385,25 +380,21 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 		assert.Is(t, after[tr.key].Version, want, "%s: row", tr.name)
 		if want == tr.real {
 			ignore := cmpopts.IgnoreFields(Row{}, "Age", "Wait")
-			if diff := cmp.Diff(before[tr.key], after[tr.key], ignore, cmpopts.IgnoreUnexported(Row{})); diff != "" {
-				t.Errorf("%s: refused, and yet:\n%s", tr.name, diff)
-			}
+			diff := cmp.Diff(before[tr.key], after[tr.key], ignore, cmpopts.IgnoreUnexported(Row{}))
+			assert.That(t, diff == "", "%s: refused, and yet:\n%s", tr.name, diff)
 			assert.Is(t, len(told[tr.key]), 0, "%s: refused, and yet events", tr.name)
 			continue
 		}
 		moved[fmt.Sprint(tr.action, tr.shown.Status)]++
 		if tr.action == actionInsert || tr.action == actionSuccess || tr.real.Status == Absent &&
 			(tr.action == actionTakeDone || tr.action == actionClaim) { // the row tells
-			if n := len(told[tr.key]); n != 0 {
-				t.Errorf("%s: %d events, want none", tr.name, n)
-			}
+			assert.Is(t, len(told[tr.key]), 0, "%s: events", tr.name)
 			continue
 		}
 		events := told[tr.key]
-		if len(events) != 1 || events[0].From != tr.real.Status || events[0].To != want.Status ||
-			events[0].Attempt != want.Attempts || events[0].Replays != want.Replays || events[0].Owner != tr.after().Owner {
-			t.Errorf("%s: events %+v, want one of %v to %+v", tr.name, events, tr.real.Status, want)
-		}
+		assert.That(t, len(events) == 1 && events[0].From == tr.real.Status && events[0].To == want.Status &&
+			events[0].Attempt == want.Attempts && events[0].Replays == want.Replays && events[0].Owner == tr.after().Owner,
+			"%s: events %+v, want one of %v to %+v", tr.name, events, tr.real.Status, want)
 	}
 	return moved
 }

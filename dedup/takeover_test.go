@@ -53,34 +53,28 @@ func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
 		t.Errorf("done: %+v, story %s", row, w.story(done.Identity))
 	}
 	row = w.read(open.Identity)
-	if row.Version != (Version{Dead, 2, 0, "taken/old open"}) || !bytes.Equal(row.Body, open.Body) ||
-		row.Reason != ReasonEffectUnknown || row.Remark != "as the old log has it" || row.DeadAt.IsZero() ||
-		row.Age > time.Hour || !row.CreatedAt.Equal(open.At) {
-		t.Errorf("open: %+v", row)
-	}
+	assert.That(t, row.Version == (Version{Dead, 2, 0, "taken/old open"}) && bytes.Equal(row.Body, open.Body) &&
+		row.Reason == ReasonEffectUnknown && row.Remark == "as the old log has it" && !row.DeadAt.IsZero() &&
+		row.Age <= time.Hour && row.CreatedAt.Equal(open.At), "open: %+v", row)
 	row = w.read(late.Identity)
-	if row.Attempts != 1 || row.Age < 0 || row.Age > time.Hour {
-		t.Errorf("a time in the future must count as now, and attempts below one as one: %+v", row)
-	}
+	assert.That(t, row.Attempts == 1 && row.Age >= 0 && row.Age <= time.Hour,
+		"a time in the future must count as now, and attempts below one as one: %+v", row)
 
 	again := takenOf("open", Dead)
 	again.From, again.Attempts, again.Remark = w.read(open.Identity), 3, "timeout"
 	at = w.takeOver(at, "again", nil, again)
-	if row := w.read(open.Identity); row.Attempts != 3 || row.Remark != "timeout" || row.Status != Dead {
-		t.Errorf("renewed: %+v", row)
-	}
+	row = w.read(open.Identity)
+	assert.That(t, row.Attempts == 3 && row.Remark == "timeout" && row.Status == Dead, "renewed: %+v", row)
 	ended := takenOf("open", Success)
 	ended.From, ended.Attempts = w.read(open.Identity), 4
 	w.takeOver(at, "ended", nil, ended)
 	row = w.read(open.Identity)
-	if row.Version != (Version{Success, 4, 0, "taken/old open"}) || !row.At.Equal(done.At) || row.Body != nil ||
-		row.Reason != "" || row.Remark != "" || !row.DeadAt.IsZero() || len(row.BodyHash) == 0 {
-		t.Errorf("row: %+v", row)
-	}
-	if story, want := w.story(open.Identity), "absent>dead 2/0 by ann: as the old log has it, dead>dead 3/0 by ann: "+
-		"timeout, dead>success 4/0 by ann: as the old log has it"; story != want {
-		t.Errorf("story: %s\nwant:  %s", story, want)
-	}
+	assert.That(t, row.Version == (Version{Success, 4, 0, "taken/old open"}) && row.At.Equal(done.At) &&
+		row.Body == nil && row.Reason == "" && row.Remark == "" && row.DeadAt.IsZero() && len(row.BodyHash) != 0, "row: %+v",
+		row)
+	story, want := w.story(open.Identity), "absent>dead 2/0 by ann: as the old log has it, dead>dead 3/0 by ann: "+
+		"timeout, dead>success 4/0 by ann: as the old log has it"
+	assert.That(t, story == want, "story: %s\nwant:  %s", story, want)
 }
 
 // Given a chunk of which one row was moved by somebody, or stands there, when it is taken over, then nothing of it is
@@ -97,9 +91,8 @@ func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
 		w.takeOver(at, "second", ErrLost, met, takenOf("other", Success))
 	}
 	_, note := w.waypointOf("x", "r")
-	if w.read(open.Identity).Status != Discarded || w.read(key("other")).Status != Absent || note != "first" {
-		t.Errorf("a part of the chunk was written, or the waypoint's note is %q, want first", note)
-	}
+	assert.That(t, w.read(open.Identity).Status == Discarded && w.read(key("other")).Status == Absent && note == "first",
+		"a part of the chunk was written, or the waypoint's note is %q, want first", note)
 }
 
 // Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
@@ -129,20 +122,17 @@ func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
 	for _, size := range []int{0, 1, 255, 256, 3000, 511, 0, 12} {
 		want := string(bytes.Repeat([]byte{0xff, 0}, size)[:size])
 		at = w.takeOver(at, want, nil)
-		if _, note := w.waypointOf("x:b", "r"); note != want {
-			t.Errorf("a note of %d bytes is read as %d bytes", size, len(note))
-		}
+		_, note := w.waypointOf("x:b", "r")
+		assert.That(t, note == want, "a note of %d bytes is read as %d bytes", size, len(note))
 	}
 	for _, name := range []string{"x:a", "y:a"} {
 		w.takeOver(w.waypoint(name), strings.Repeat(name, 200), nil)
 	}
 	notes, err := w.log.Waypoints(t.Context(), "x:")
-	if err != nil || len(notes) != 2 || string(notes[0]) != strings.Repeat("x:a", 200) || len(notes[1]) != 12 {
-		t.Errorf("%q, %v", notes, err)
-	}
-	if _, _, err := w.log.Waypoint(t.Context(), strings.Repeat("n", 91), "r"); err == nil {
-		t.Error("a name that is too long is accepted")
-	}
+	assert.That(t, err == nil && len(notes) == 2 && string(notes[0]) == strings.Repeat("x:a", 200) && len(notes[1]) == 12,
+		"%q, %v", notes, err)
+	_, _, err = w.log.Waypoint(t.Context(), strings.Repeat("n", 91), "r")
+	assert.That(t, err != nil, "a name that is too long is accepted")
 }
 
 // A thousand rows, of which many are large, need statements of their own and are one transaction all the same.

@@ -214,9 +214,7 @@ func entryOf(k Identity) Entry {
 
 func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) || (want == nil && err != nil) {
-		t.Errorf("%s = %v, want %v", what, err, want)
-	}
+	assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "%s = %v, want %v", what, err, want)
 }
 
 func wantVersion(t testing.TB, got Row, want Version) {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -85,9 +86,8 @@ func (p *pair) handedOn(server *stack.Server) {
 	p.Helper()
 	client := p.on(server)
 	p.Must(client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
-	if n, err := client.Wait(p.Context(), 1, time.Minute).Result(); n != 1 || err != nil {
-		p.Fatalf("%d replicas have it, %v, want 1", n, err)
-	}
+	n, err := client.Wait(p.Context(), 1, time.Minute).Result()
+	require.That(p, n == 1 && err == nil, "%d replicas have it, %v, want 1", n, err)
 }
 
 // cutOff ends the replication to a server: it wants to log in to a master that knows no passwords.
@@ -121,9 +121,8 @@ func TestSentinelsReplaceAKilledMasterAndLoseWhatItHadNotHandedOn(t *testing.T) 
 	p.a.As("a2").Finds(lock.Mine, "", "meanwhile") // nobody can be asked
 	p.b.As("b2").Finds(lock.Mine, "", "meanwhile")
 	p.comesBack("killed")
-	if now := p.set.Masters(); len(now) != 1 || now[0] != replica {
-		t.Fatalf("the sentinels name %v", now)
-	}
+	now := p.set.Masters()
+	require.That(t, len(now) == 1 && now[0] == replica, "the sentinels name %v", now)
 	p.b.Finds(lock.HeldByOther, "a", "handed on")
 	p.b.Finds(lock.Mine, "", "kept back") // both have it now
 	p.a.GiveBack("kept back")
@@ -147,9 +146,8 @@ func TestSentinelsLeaveNobodyWithAMasterThatStoodStill(t *testing.T) {
 	p.Must(master.Freeze())
 	p.isMissed()
 	p.comesBack("frozen")
-	if now := p.set.Masters(); len(now) != 1 || now[0] != replica {
-		t.Fatalf("the sentinels name %v", now)
-	}
+	now := p.set.Masters()
+	require.That(t, len(now) == 1 && now[0] == replica, "the sentinels name %v", now)
 	p.b.Finds(lock.HeldByOther, "a", "before")
 	p.a.Finds(lock.Mine, "", "after")
 
@@ -209,9 +207,7 @@ func TestARedisClusterReplacesAMaster(t *testing.T) {
 			p.b.Finds(lock.HeldByOther, "a", after...)
 			p.Must(fault.undo(victim))
 			p.set.Settle()
-			if slices.Contains(p.set.Masters(), victim) {
-				t.Error("the one that was away is a master again")
-			}
+			assert.That(t, !slices.Contains(p.set.Masters(), victim), "the one that was away is a master again")
 			p.b.Finds(lock.HeldByOther, "a", append(held, after...)...)
 			p.a.Finds(lock.Mine, "", p.some(50)...)
 		})
@@ -257,9 +253,8 @@ func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 	start := time.Now()
 	p.Await("some probes", func() bool {
 		p.a.Finds(lock.Mine, "", p.some(50)...)
-		if up, _, _ := p.a.Up(); up {
-			t.Fatal("it is asked again although a master is away")
-		}
+		up, _, _ := p.a.Up()
+		require.That(t, !up, "it is asked again although a master is away")
 		return time.Since(start) > 5*time.Second
 	})
 	p.Must(p.set.Data[1].Start())
@@ -267,9 +262,8 @@ func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 	after := p.some(50)
 	p.a.Finds(lock.Mine, "", after...)
 	p.b.Finds(lock.HeldByOther, "a", after...)
-	if p.log.count("redis failed") != 1 || p.log.count("answers again") != 1 {
-		t.Error("the log tells of more than one loss and return")
-	}
+	assert.That(t, p.log.count("redis failed") == 1 && p.log.count("answers again") == 1,
+		"the log tells of more than one loss and return")
 }
 
 // Given a call that meets a cluster's master which is dead since a moment ago, then the names on the others have their
@@ -298,7 +292,6 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 		}
 		assert.Is(t, h.Hold, want, "%q is found", keys[i])
 	}
-	if up, _, cause := idle.Up(); up || cause == nil {
-		t.Error("the dead master was not noticed")
-	}
+	up, _, cause := idle.Up()
+	assert.That(t, !up && cause != nil, "the dead master was not noticed")
 }

@@ -16,15 +16,12 @@ func TestNoneFindsEveryNameFree(t *testing.T) {
 	names := []Name{NameOf("s", "g", "t", "one"), NameOf("s", "g", "t", "two")}
 	for _, token := range []string{"a", "b"} {
 		held := require.Get(l.Lock(t.Context(), token, names))(t)
-		if held[0].Hold != Mine || held[1].Hold != Mine {
-			t.Errorf("%s finds %v, want both its own", token, held)
-		}
+		assert.That(t, held[0].Hold == Mine && held[1].Hold == Mine, "%s finds %v, want both its own", token, held)
 		require.OK(t, l.Done(t.Context(), []Mark{{Name: names[0]}}))
 	}
 	require.OK(t, l.Release(t.Context(), "a", names))
-	if s, err := l.Show(t.Context(), names[0]); err != nil || s.Hold != 0 {
-		t.Errorf("Show = %+v, %v, want it free", s, err)
-	}
+	s, err := l.Show(t.Context(), names[0])
+	assert.That(t, err == nil && s.Hold == 0, "Show = %+v, %v, want it free", s, err)
 	if up, _, cause := l.Up(); up || cause != nil || l.Attempts(ResultMine) != 0 {
 		t.Errorf("Up = %v, %v with %d attempts, want that nobody is asked and nothing is wrong", up, cause,
 			l.Attempts(ResultMine))
@@ -46,9 +43,8 @@ func TestNameIsOfTheSchemaAndTheWholeIdentity(t *testing.T) {
 		{"s", strings.Repeat("g", 100), strings.Repeat("t", 100), strings.Repeat("k", 2000)},
 	} {
 		n := NameOf(parts[0], parts[1], parts[2], parts[3])
-		if before, ok := seen[n]; ok {
-			t.Errorf("%q and %s share the name %v", parts, before, n)
-		}
+		before, ok := seen[n]
+		assert.That(t, !ok, "%q and %s share the name %v", parts, before, n)
 		seen[n] = fmt.Sprintf("%q", parts)
 	}
 }

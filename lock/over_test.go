@@ -81,9 +81,8 @@ func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	if _, err := pausing.Lock(t.Context(), "a", w.Names("one")); !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("with policy pause Lock = %v, want that the lock is unavailable", err)
 	}
-	if up, _, _ := a.Up(); up {
-		t.Fatal("the server is asked, want that it is taken for away")
-	}
+	up, _, _ := a.Up()
+	require.That(t, !up, "the server is asked, want that it is taken for away")
 	store.breaks(false)
 	a.GiveBack("one")
 	a.Ends(0, "two")

@@ -175,17 +175,14 @@ func (w *redisWorld) do(args ...any) {
 func TestRefusedLoginDoesNotShowThePassword(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse(stack.OwnRedis(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, err)
 	u.User = url.UserPassword("nobody", "s3cret")
 	l, name := openLock(t, openClient(t, u.String()), lock.Options{OnError: lock.Pause}), lock.NameOf("s", "g", "t", "k")
 	_, err = l.Lock(t.Context(), "a", []lock.Name{name})
 	_, shown := l.Show(t.Context(), name)
 	for what, err := range map[string]error{"Lock": err, "Show": shown, "probe": l.Probe(t.Context())} {
-		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s = %v, want the refused login without the password", what, err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), "WRONGPASS") && !strings.Contains(err.Error(), "s3cret"),
+			"%s = %v, want the refused login without the password", what, err)
 	}
 }
 
@@ -205,13 +202,11 @@ func TestRefusingRedisIsAFailureAndNothingElse(t *testing.T) {
 			w.a.Runs()
 			w.do(fault.set...)
 			held, err := w.l.Lock(t.Context(), "a", w.Names("one", "two"))
-			if fault.policy == lock.Pause && !errors.Is(err, lock.ErrUnavailable) ||
-				fault.policy == lock.Proceed && (err != nil || held[0].Hold != lock.Mine || held[1].Hold != lock.Mine) {
-				t.Errorf("Lock = %v, %v with policy %s", held, err, fault.policy)
-			}
-			if _, _, cause := w.l.Up(); cause == nil || !strings.Contains(cause.Error(), name) {
-				t.Errorf("Up says %v, want down for %s", cause, name)
-			}
+			assert.That(t, (fault.policy != lock.Pause || errors.Is(err, lock.ErrUnavailable)) &&
+				(fault.policy != lock.Proceed || err == nil && held[0].Hold == lock.Mine && held[1].Hold == lock.Mine),
+				"Lock = %v, %v with policy %s", held, err, fault.policy)
+			_, _, cause := w.l.Up()
+			assert.That(t, cause != nil && strings.Contains(cause.Error(), name), "Up says %v, want down for %s", cause, name)
 			assert.Is(t, w.l.InHand(), 0, "locks are renewed")
 			w.do(fault.undo...)
 			w.a.IsAsked()
@@ -240,9 +235,8 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 	for _, h := range w.Of(proceed, "a").Find(keys...) {
 		found = append(found, h.Hold)
 	}
-	if d := cmp.Diff([]lock.Hold{lock.HeldByOther, lock.Mine, lock.DoneMarker, lock.Mine}, found); d != "" {
-		t.Errorf("what was found (-want +got):\n%s", d)
-	}
+	d := cmp.Diff([]lock.Hold{lock.HeldByOther, lock.Mine, lock.DoneMarker, lock.Mine}, found)
+	assert.That(t, d == "", "what was found (-want +got):\n%s", d)
 	if up, _, _ := proceed.Up(); up || proceed.InHand() != 1 {
 		t.Errorf("up %v, %d locks are renewed, want down, and the one taken", up, proceed.InHand())
 	}
@@ -266,9 +260,8 @@ func TestRenewingTouchesItsOwnLocksAndAllOfThem(t *testing.T) {
 	w.a.As("b").GiveBack("lost", "list", "gone", "b's", "done") // its own only
 	for i, step := range []func(){func() { w.a.GiveBack("given back") }, func() { w.a.Ends(1, "done") }} {
 		step()
-		if got, want := w.l.InHand(), len(keys)+4-i; got != want {
-			t.Errorf("after step %d %d locks are renewed, want %d", i, got, want)
-		}
+		got, want := w.l.InHand(), len(keys)+4-i
+		assert.That(t, got == want, "after step %d %d locks are renewed, want %d", i, got, want)
 	}
 	w.do("del", w.key("lost"), w.key("list"), w.key("gone"))
 	w.do("set", w.key("lost"), "lock:b", "px", "60000")
@@ -279,13 +272,11 @@ func TestRenewingTouchesItsOwnLocksAndAllOfThem(t *testing.T) {
 	since := time.Now()
 	w.Await("three lifetimes of a lock", func() bool { return time.Since(since) > 6*time.Second })
 	for _, k := range keys {
-		if s := w.a.Look(k); s.Token != "a" || s.TTL <= 0 {
-			t.Fatalf("lock %s of %d: %+v, want it renewed", k, len(keys), s)
-		}
+		s := w.a.Look(k)
+		require.That(t, s.Token == "a" && s.TTL > 0, "lock %s of %d: %+v, want it renewed", k, len(keys), s)
 	}
-	if s := w.a.Look("lost"); s.Token != "b" || left-s.TTL < 5*time.Second {
-		t.Errorf("another's lock: %+v, want it as it was", s)
-	}
+	s := w.a.Look("lost")
+	assert.That(t, s.Token == "b" && left-s.TTL >= 5*time.Second, "another's lock: %+v, want it as it was", s)
 	assert.Is(t, w.a.Look("gone").Hold, 0, "an expired lock")
 }
 
@@ -329,12 +320,10 @@ func TestForeignValueIsNeitherHeldNorDone(t *testing.T) {
 	assert.Is(t, w.a.Look("list").Hold, lock.Foreign, "Show of a list")
 	w.a.Ends(0, "list") // of whatever type the key is
 	w.a.Finds(lock.DoneMarker, "", "list")
-	if up, _, cause := w.l.Up(); !up {
-		t.Errorf("a foreign key was taken for a failure of redis: %v", cause)
-	}
-	if n := w.admin.MemoryUsage(t.Context(), w.key("list")).Val(); n == 0 || n > 160 {
-		t.Errorf("a done marker takes %d bytes by MEMORY USAGE, the docs say about 152", n)
-	}
+	up, _, cause := w.l.Up()
+	assert.That(t, up, "a foreign key was taken for a failure of redis: %v", cause)
+	n := w.admin.MemoryUsage(t.Context(), w.key("list")).Val()
+	assert.That(t, n != 0 && n <= 160, "a done marker takes %d bytes by MEMORY USAGE, the docs say about 152", n)
 }
 
 // A lock that would stand for longer than a lock does ends with nobody's work: who waited for it would wait for ever.
@@ -352,9 +341,8 @@ func TestALockWithoutAnEndInSightIsForeign(t *testing.T) {
 		{Hold: lock.HeldByOther, Holder: "mine"}, // this process renews it, which gives it an end again
 		{Hold: lock.Mine},
 	}
-	if d := cmp.Diff(want, w.a.Find("live", "late", "endless", "own", "free")); d != "" {
-		t.Errorf("Lock (-want +got):\n%s", d)
-	}
+	d := cmp.Diff(want, w.a.Find("live", "late", "endless", "own", "free"))
+	assert.That(t, d == "", "Lock (-want +got):\n%s", d)
 	assert.Is(t, w.l.Attempts(lock.ResultForeign), 2, "Attempts(foreign)")
 	w.a.Runs()
 	w.Await("the lock in hand has an end", func() bool { return w.a.Look("own").TTL > 0 })
@@ -385,9 +373,8 @@ func TestValuesAndScriptsStandInRedisAsTheyAlwaysDid(t *testing.T) {
 		`if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`,
 		`if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end return 0`,
 	}
-	if d := cmp.Diff(want, lock.Scripts); d != "" || lock.ProbeKey != "rollbackd:probe" {
-		t.Errorf("scripts (-want +got):\n%s\nprobe %q", d, lock.ProbeKey)
-	}
+	d := cmp.Diff(want, lock.Scripts)
+	assert.That(t, d == "" && lock.ProbeKey == "rollbackd:probe", "scripts (-want +got):\n%s\nprobe %q", d, lock.ProbeKey)
 }
 
 // text is a log that is read while it is written.

@@ -74,9 +74,7 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 		h.fail(down)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if h.down() != nil {
-			t.Error("after minutes of health a new failure is probed as late as the old ones were")
-		}
+		assert.That(t, h.down() == nil, "after minutes of health a new failure is probed as late as the old ones were")
 		cancel()
 		<-done
 		probes = probes[:seen]
@@ -92,10 +90,8 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 			t.Errorf("the longest delay was %v, want about %v", longest, lastProbe)
 		}
 		assert.AtLeast(t, len(slices.Compact(slices.Clone(gaps[12:]))), 2, "delays without jitter: %v", gaps[12:])
-		if lost, back := log.count("redis failed: nothing is consumed"), log.count("redis answers again"); lost != 2 ||
-			back != 2 {
-			t.Errorf("the log tells %d losses and %d returns, want two of each", lost, back)
-		}
+		lost, back := log.count("redis failed: nothing is consumed"), log.count("redis answers again")
+		assert.That(t, lost == 2 && back == 2, "the log tells %d losses and %d returns, want two of each", lost, back)
 	})
 }
 
@@ -131,9 +127,8 @@ func TestRedisThatFailsAtOnceAgainIsLeftAloneForLonger(t *testing.T) {
 		keepLock(ctx, h, time.Second,
 			func(context.Context) error { return nil },
 			func(context.Context) error { return errors.New("oom") })
-		if n := log.count("redis failed"); n < 10 || n > 60 {
-			t.Errorf("%d changes in two minutes, want few", n)
-		}
+		n := log.count("redis failed")
+		assert.That(t, n >= 10 && n <= 60, "%d changes in two minutes, want few", n)
 	})
 }
 
@@ -152,9 +147,8 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		due, values, over, tooLong := r.due()
-		if !slices.Equal(due, names[1:]) || !slices.Equal(values, []string{"b"}) || len(over["a"]) != 1 || tooLong != 1 {
-			t.Errorf("after 70s due = %v with %v, over %v, want two with b, and one over", due, values, over)
-		}
+		assert.That(t, slices.Equal(due, names[1:]) && slices.Equal(values, []string{"b"}) && len(over["a"]) == 1 &&
+			tooLong == 1, "after 70s due = %v with %v, over %v, want two with b, and one over", due, values, over)
 	})
 }
 
@@ -189,9 +183,8 @@ func TestALockThatIsAwayIsALineAMinute(t *testing.T) {
 			time.Sleep(600 * time.Millisecond)
 		}
 		h.recover()
-		if first, still, end := log.count("redis failed"), log.count("still away"), log.count("answers again"); first != 1 ||
-			still != 4 || end != 1 {
-			t.Errorf("the log has %d, %d and %d lines, want 1, 4 and 1", first, still, end)
-		}
+		first, still, end := log.count("redis failed"), log.count("still away"), log.count("answers again")
+		assert.That(t, first == 1 && still == 4 && end == 1, "the log has %d, %d and %d lines, want 1, 4 and 1", first,
+			still, end)
 	})
 }

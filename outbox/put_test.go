@@ -46,17 +46,14 @@ func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
 
 			other := outbox.Message{Tag: "t", Key: "1", Body: []byte("other")}
 			err := w.put(outbox.Message{Tag: "t", Key: "3", Body: []byte("three")}, other)
-			if !errors.Is(err, outbox.ErrConflict) || !strings.Contains(err.Error(), `t/"1"`) {
-				t.Errorf("another body was answered with %v", err)
-			}
+			assert.That(t, errors.Is(err, outbox.ErrConflict) && strings.Contains(err.Error(), `t/"1"`),
+				"another body was answered with %v", err)
 			assert.Error(t, w.put(one, other), outbox.ErrConflict, "two bodies at once were answered with")
 			assert.Equal(t, w.rows(), []string{"t/1=one", "t/2=two"}, "the outbox holds")
 			var waits bool
 			w.must(w.db.QueryRowContext(t.Context(), "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE "+
 				"AND next_at = due_at FROM rollbackd_outbox WHERE msg_key = '1'").Scan(&waits))
-			if !waits {
-				t.Error("the message that was put again does not keep its time")
-			}
+			assert.That(t, waits, "the message that was put again does not keep its time")
 		})
 	}
 }
@@ -139,9 +136,8 @@ func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
 		bad := good
 		c.spoil(&bad)
 		err := w.put(good, bad)
-		if !errors.Is(err, outbox.ErrInvalid) || !errors.Is(err, c.as) || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.That(t, errors.Is(err, outbox.ErrInvalid) && errors.Is(err, c.as) && strings.Contains(err.Error(), c.words),
+			"%s: %v", name, err)
 	}
 	assert.Is(t, len(w.rows()), 0, "the outbox holds")
 }
@@ -155,9 +151,8 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 	} {
 		err := outbox.Put(t.Context(), pool, outbox.Message{Tag: "t", Key: "k"})
 		assert.Error(t, err, outbox.ErrNoTransaction, "put, %s", name)
-		if _, err := outbox.Cancel(t.Context(), pool, "t", "k"); !errors.Is(err, outbox.ErrNoTransaction) {
-			t.Errorf("cancel, %s: %v", name, err)
-		}
+		_, err = outbox.Cancel(t.Context(), pool, "t", "k")
+		assert.That(t, errors.Is(err, outbox.ErrNoTransaction), "cancel, %s: %v", name, err)
 	}
 	tx := w.g.Begin()
 	w.must(outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))

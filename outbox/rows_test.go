@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -56,9 +57,7 @@ func (w *world) keys(r outbox.Rows, f outbox.Filter) (keys []string) {
 
 func (w *world) same(what string, got, want any) {
 	w.Helper()
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		w.Errorf("%s: %v, want %v", what, got, want)
-	}
+	assert.That(w, fmt.Sprint(got) == fmt.Sprint(want), "%s: %v, want %v", what, got, want)
 }
 
 func TestAPersonSeesEveryRowByItsState(t *testing.T) {
@@ -84,19 +83,14 @@ func TestAPersonSeesEveryRowByItsState(t *testing.T) {
 	}
 	all := require.Get(r.Show(t.Context(), "", "parked"))(w)
 	one := all[1]
-	if string(one.Body) != "other" || one.Size != 5 || one.ContentType != "text/plain" ||
-		string(one.Headers) != `{"a":1}` || one.Reason != "nobody" ||
-		one.Tries != 9 || one.Owner != "x" || !one.NextAt.IsZero() || one.PutAt.IsZero() {
-		t.Errorf("it is shown as %+v", one)
-	}
+	assert.That(t, string(one.Body) == "other" && one.Size == 5 && one.ContentType == "text/plain" &&
+		string(one.Headers) == `{"a":1}` && one.Reason == "nobody" && one.Tries == 9 && one.Owner == "x" &&
+		one.NextAt.IsZero() && !one.PutAt.IsZero(), "it is shown as %+v", one)
 	s := require.Get(r.Survey(t.Context()))(w)
-	if s.Waiting != 1 || s.Due != 3 || s.Refused != 2 || s.Parked != 2 || s.More ||
-		s.Lag.Round(time.Minute) != time.Hour || s.OldestParked.Year() != 2020 {
-		t.Errorf("the survey says %+v", s)
-	}
-	if _, _, err := r.List(t.Context(), outbox.Filter{}, "nonsense", 2); !errors.Is(err, outbox.ErrCursor) {
-		t.Errorf("a cursor that is none: %v", err)
-	}
+	assert.That(t, s.Waiting == 1 && s.Due == 3 && s.Refused == 2 && s.Parked == 2 && !s.More &&
+		s.Lag.Round(time.Minute) == time.Hour && s.OldestParked.Year() == 2020, "the survey says %+v", s)
+	_, _, err := r.List(t.Context(), outbox.Filter{}, "nonsense", 2)
+	assert.That(t, errors.Is(err, outbox.ErrCursor), "a cursor that is none: %v", err)
 }
 
 func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T) {
@@ -104,18 +98,14 @@ func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T
 	r := w.standing()
 	dry := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{DryRun: true}))(w)
 	done := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
-	if done.Changed != 3 || done.Left != 1 || dry.Changed != 3 || dry.Left != 1 {
-		t.Errorf("retried %+v, announced %+v", done, dry)
-	}
+	assert.That(t, done.Changed == 3 && done.Left == 1 && dry.Changed == 3 && dry.Left == 1, "retried %+v, announced %+v",
+		done, dry)
 	w.same("still parked", w.keys(r, outbox.Filter{State: outbox.Parked}), []string{})
 	all := require.Get(r.Show(t.Context(), "t", "parked"))(w)
-	if one := all[0]; one.Owner != "x" || one.Tries != 0 || one.State != outbox.Due || one.Reason != "" ||
-		one.NextAt.After(time.Now().Add(time.Minute)) {
-		t.Errorf("retried, the row is %+v", one)
-	}
-	if w.cancel("t", "parked") {
-		t.Error("what was sent, perhaps, can be cancelled in time after a retry")
-	}
+	one := all[0]
+	assert.That(t, one.Owner == "x" && one.Tries == 0 && one.State == outbox.Due && one.Reason == "" &&
+		!one.NextAt.After(time.Now().Add(time.Minute)), "retried, the row is %+v", one)
+	assert.That(t, !w.cancel("t", "parked"), "what was sent, perhaps, can be cancelled in time after a retry")
 }
 
 func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
@@ -125,9 +115,8 @@ func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
 	done := require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
-	if done.Changed != 1 || done.Left != 1 || len(done.Rows) != 1 || done.Rows[0].Reason != "nobody" {
-		t.Errorf("dropped %+v", done)
-	}
+	assert.That(t, done.Changed == 1 && done.Left == 1 && len(done.Rows) == 1 && done.Rows[0].Reason == "nobody",
+		"dropped %+v", done)
 	w.must(tx.Rollback())
 	seen := 0
 	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true,
@@ -151,18 +140,13 @@ func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
 func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
 	t.Parallel()
 	g, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, err)
 	db := require.Get(g.DB())(t)
 	defer db.Close()
-	if _, err := (outbox.Rows{DB: db}).Survey(t.Context()); !errors.Is(err, outbox.ErrNoTable) {
-		t.Errorf("a survey of no outbox: %v", err)
-	}
+	_, err = (outbox.Rows{DB: db}).Survey(t.Context())
+	assert.That(t, errors.Is(err, outbox.ErrNoTable), "a survey of no outbox: %v", err)
 	tx := require.Get(db.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	err = outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "k", Value: 1})
-	if err == nil || !strings.Contains(err.Error(), "migrate --outbox") {
-		t.Errorf("a put into no outbox: %v", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "migrate --outbox"), "a put into no outbox: %v", err)
 }

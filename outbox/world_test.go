@@ -43,9 +43,7 @@ func (w *world) open(o mysqldb.Options) *gorm.DB {
 
 func (w *world) must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.OK(w, err)
 }
 
 // tx does something in a transaction, committed when it returns nil.

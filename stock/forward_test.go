@@ -20,10 +20,8 @@ func TestReserveTakesAllOrNothing(t *testing.T) {
 	w.wantAmount(1, 0)
 	w.wantAmount(2, 7)
 	err := w.reserve("b", item(1, 1), item(2, 1))
-	if !is(err, stock.ErrOutOfStock) || !strings.Contains(err.Error(), `order "b": sku 1: out of stock: asked for 1, `+
-		`left are 0`) {
-		t.Errorf("error is %v", err)
-	}
+	assert.That(t, is(err, stock.ErrOutOfStock) && strings.Contains(err.Error(),
+		`order "b": sku 1: out of stock: asked for 1, `+`left are 0`), "error is %v", err)
 	w.wantReservations("b", "")
 	w.wantAmount(2, 7)
 }

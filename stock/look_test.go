@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -19,22 +20,18 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 	}
 	require.OK(t, w.rollback(stock.Options{}, stock.Request{OrderSN: "A-4", Tag: "t", Key: "k"}))
 	of, err := stock.ReservationsOf(t.Context(), w.g, "A-4")
-	if err != nil || len(of) != 2 {
-		t.Fatalf("%v, %v; want two rows", of, err)
-	}
-	if r := of[1]; r.SKU != 2 || r.Quantity != 3 || r.Status != stock.Released || r.Tag != "t" || r.Key != "k" ||
-		!r.Named || time.Since(r.UpdatedAt).Abs() > time.Minute || r.Age.Abs() > time.Minute {
-		t.Errorf("the second row is %+v", r)
-	}
+	require.That(t, err == nil && len(of) == 2, "%v, %v; want two rows", of, err)
+	r := of[1]
+	assert.That(t, r.SKU == 2 && r.Quantity == 3 && r.Status == stock.Released && r.Tag == "t" && r.Key == "k" &&
+		r.Named && time.Since(r.UpdatedAt).Abs() <= time.Minute && r.Age.Abs() <= time.Minute, "the second row is %+v", r)
 	for _, limit := range []int{1, 3, 20, 100} {
 		var last stock.Reservation
 		seen, named := 0, 0
 		for {
 			page := require.Get(stock.Reservations(t.Context(), w.g, last, limit))(t)
 			for _, r := range page {
-				if last.OrderSN > r.OrderSN || last.OrderSN == r.OrderSN && last.SKU >= r.SKU {
-					t.Errorf("limit %d: %v after %v", limit, r, last)
-				}
+				assert.That(t, last.OrderSN <= r.OrderSN && (last.OrderSN != r.OrderSN || last.SKU < r.SKU),
+					"limit %d: %v after %v", limit, r, last)
 				last = r
 				if r.Named {
 					named++
@@ -45,16 +42,12 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 				break
 			}
 		}
-		if seen != 20 || named != 2 {
-			t.Errorf("limit %d: %d rows, %d with a name; want 20, 2", limit, seen, named)
-		}
+		assert.That(t, seen == 20 && named == 2, "limit %d: %d rows, %d with a name; want 20, 2", limit, seen, named)
 	}
-	if below, err := stock.Negative(t.Context(), w.g, 10); err != nil || len(below) != 0 {
-		t.Errorf("amounts below 0: %v, %v; want none", below, err)
-	}
+	below, err := stock.Negative(t.Context(), w.g, 10)
+	assert.That(t, err == nil && len(below) == 0, "amounts below 0: %v, %v; want none", below, err)
 	w.exec("ALTER TABLE stock DROP CONSTRAINT stock_never_oversold")
 	w.exec("UPDATE stock SET amount = -1 WHERE sku_id = 2")
-	if below, err := stock.Negative(t.Context(), w.g, 10); err != nil || len(below) != 1 || below[0] != 2 {
-		t.Errorf("amounts below 0: %v, %v; want sku 2", below, err)
-	}
+	below, err = stock.Negative(t.Context(), w.g, 10)
+	assert.That(t, err == nil && len(below) == 1 && below[0] == 2, "amounts below 0: %v, %v; want sku 2", below, err)
 }

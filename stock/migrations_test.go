@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -74,14 +75,11 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 	applied := versions(t, old, ofFormer)
 
 	steps, err := dedup.MigrationStatus(t.Context(), old, withStock())
-	if err != nil || len(steps) != 8 {
-		t.Fatalf("status: %d steps, %v, want 8", len(steps), err)
-	}
+	require.That(t, err == nil && len(steps) == 8, "status: %d steps, %v, want 8", len(steps), err)
 	for i, want := range []string{"log/0004_desk.sql false", "log/0005_due.sql false", "log/0006_minute.sql false",
 		"stock/0001_stock.sql true", "stock/0002_room.sql false"} {
-		if s := steps[3+i]; fmt.Sprint(s.Set, "/", s.Name, " ", s.Applied) != want {
-			t.Errorf("step %d is %+v, want %s", 3+i, s, want)
-		}
+		s := steps[3+i]
+		assert.That(t, fmt.Sprint(s.Set, "/", s.Name, " ", s.Applied) == want, "step %d is %+v, want %s", 3+i, s, want)
 	}
 	require.OK(t, dedup.Migrate(t.Context(), old, withStock()))
 	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nlog:consumer_log 5 1 \nlog:consumer_log 6 1 \n"+
@@ -93,9 +91,8 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 
 	fresh := openSchema(t)
 	require.OK(t, dedup.Migrate(t.Context(), fresh, withStock()))
-	if d := cmp.Diff(schema(t, old), schema(t, fresh)); d != "" {
-		t.Errorf("a new schema differs from one of the former program (-former +new):\n%s", d)
-	}
+	d := cmp.Diff(schema(t, old), schema(t, fresh))
+	assert.That(t, d == "", "a new schema differs from one of the former program (-former +new):\n%s", d)
 }
 
 // A migration that dies between a step and the note that it is applied runs the step again.
@@ -104,9 +101,8 @@ func TestEveryStepMayBeRepeated(t *testing.T) {
 	before := schema(t, w.g)
 	w.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version > 0")
 	w.migrate()
-	if d := cmp.Diff(before, schema(t, w.g)); d != "" {
-		t.Errorf("the second time changed the schema (-before +after):\n%s", d)
-	}
+	d := cmp.Diff(before, schema(t, w.g))
+	assert.That(t, d == "", "the second time changed the schema (-before +after):\n%s", d)
 }
 
 func TestStockTablesKeepTheirPromises(t *testing.T) {
@@ -121,8 +117,7 @@ func TestStockTablesKeepTheirPromises(t *testing.T) {
 		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 1, 1)",
 		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES (REPEAT('o', 65), 1, 1, 1)",
 	} {
-		if _, err := w.db.ExecContext(t.Context(), text); mysqldb.Classify(err) != mysqldb.FaultData {
-			t.Errorf("%s = %v, want it refused", text, err)
-		}
+		_, err := w.db.ExecContext(t.Context(), text)
+		assert.That(t, mysqldb.Classify(err) == mysqldb.FaultData, "%s = %v, want it refused", text, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -62,9 +63,7 @@ func TestGoodsAreNeitherMadeNorLost(t *testing.T) {
 			}
 		}
 	})
-	if run == 0 {
-		t.Error("nothing was tried")
-	}
+	assert.That(t, run != 0, "nothing was tried")
 }
 
 // held sums amount, reserved and deducted by sku.

@@ -46,9 +46,7 @@ func (w *world) hookedRollback(o stock.Options, begins string, other func(), req
 		}}
 		return stock.Rollback(w.t.Context(), bound, requests, o)
 	})
-	if !hit {
-		w.t.Errorf("no statement began with %q", begins)
-	}
+	assert.That(w.t, hit, "no statement began with %q", begins)
 	return err
 }
 
@@ -60,9 +58,8 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 			require.OK(t, w.hookedRollback(refuse, "INSERT", func() {
 				require.OK(t, w.reserve("a", item(1, 7)))
 			}, message("a", "k", items...)))
-			if got := w.reservations("a"); !strings.HasSuffix(got, "1×7 released stock.rollback/k") {
-				t.Errorf("reservations are %s", got)
-			}
+			got := w.reservations("a")
+			assert.That(t, strings.HasSuffix(got, "1×7 released stock.rollback/k"), "reservations are %s", got)
 			w.wantAmount(1, 100)
 		})
 	}
@@ -85,9 +82,7 @@ func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 	err := w.hookedRollback(stock.Options{}, "UPDATE stock_reservation", func() {
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 2, 1, 1)")
 	}, message("a", "k"))
-	if err == nil {
-		t.Error("no error")
-	}
+	assert.That(t, err != nil, "no error")
 	w.wantReservations("a", "1×7 reserved, 2×1 reserved")
 	require.OK(t, w.rollback(stock.Options{}, message("a", "k")))
 	w.wantAmount(2, 101)
@@ -134,9 +129,8 @@ func TestReserveNeverOversells(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if sold.Load() != 20 || refused.Load() != 30 {
-		t.Errorf("%d sold and %d refused, want 20 and 30", sold.Load(), refused.Load())
-	}
+	assert.That(t, sold.Load() == 20 && refused.Load() == 30, "%d sold and %d refused, want 20 and 30", sold.Load(),
+		refused.Load())
 	w.wantAll(0, 1, 2)
 }
 
@@ -151,9 +145,7 @@ func TestReserveRacesARefusingRollback(t *testing.T) {
 				order := fmt.Sprintf("order-%d", i)
 				reserve, rollback := atOnce(func() error { return w.reserve(order, item(1, 1)) },
 					func() error { return w.rollback(refuse, message(order, "k", items...)) })
-				if rollback != nil {
-					t.Fatalf("rollback: %v", rollback)
-				}
+				require.That(t, rollback == nil, "rollback: %v", rollback)
 				got := w.reservations(order)
 				if wasRefused := is(reserve, stock.ErrRefused); !wasRefused && reserve != nil {
 					t.Fatalf("reserve: %v", reserve)
@@ -175,9 +167,7 @@ func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 		require.OK(t, w.reserve(order, item(2, 1)))
 		reserve, rollback := atOnce(func() error { return w.reserve(order, part) },
 			func() error { return w.rollback(refuse, message(order, "k")) })
-		if rollback != nil {
-			t.Fatalf("rollback: %v", rollback)
-		}
+		require.That(t, rollback == nil, "rollback: %v", rollback)
 		switch got := w.reservations(order); {
 		case reserve == nil && strings.Count(got, "released") == 2 && !strings.Contains(got, "reserved"):
 			released++
@@ -257,7 +247,6 @@ func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
 	require.OK(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM "+
 		"stock_reservation").Scan(&reserved, &released))
 	require.OK(t, w.db.QueryRow("SELECT SUM(amount) FROM stock").Scan(&amount))
-	if reserved != 0 || amount != released {
-		t.Errorf("%d reserved, %d released, %d on stock", reserved, released, amount)
-	}
+	assert.That(t, reserved == 0 && amount == released, "%d reserved, %d released, %d on stock", reserved, released,
+		amount)
 }

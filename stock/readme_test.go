@@ -67,9 +67,8 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 	w.wantReservations("a", "1×4 reserved")
 	w.wantAmount(1, 6)
 	require.OK(t, w.reserve("a", item(1, 4))) // already done
-	if err := do("a", insert); mysqlNumber(err) != 1062 {
-		t.Errorf("reserved twice: %v, want error 1062", err)
-	}
+	err := do("a", insert)
+	assert.That(t, mysqlNumber(err) == 1062, "reserved twice: %v, want error 1062", err)
 	require.OK(t, do("b", insert, look, take))
 	assert.Error(t, do("c", insert, look, take), sql.ErrNoRows, "sold what was not there")
 	require.OK(t, do("a", look, deduct))
@@ -78,9 +77,8 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 	require.OK(t, w.rollback(refuse, message("b", "k", item(1, 4)), message("d", "k", item(1, 4))))
 	w.wantReservations("a", "1×4 deducted")
 	w.wantReservations("b", "1×4 released tag/key")
-	if err := do("d", insert); mysqlNumber(err) != 1062 {
-		t.Errorf("reserved a refused item: %v, want error 1062", err)
-	}
+	err = do("d", insert)
+	assert.That(t, mysqlNumber(err) == 1062, "reserved a refused item: %v, want error 1062", err)
 	w.wantAmount(1, 6)
 	require.OK(t, do("e", mark, look))
 	require.OK(t, w.rollback(refuse, message("e", "k")))

@@ -361,9 +361,8 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 	// what was given back says so; an order that is deducted altogether is blamed and not marked; with retry a late part
 	// is another matter
 	again, late := w.reserve("a part is reserved", item(2, 5)), w.confirm("a part is reserved")
-	if !is(again, stock.ErrReleased) || !is(late, stock.ErrReleased) {
-		t.Errorf("after the rollback: Reserve %v, Confirm %v, want ErrReleased", again, late)
-	}
+	assert.That(t, is(again, stock.ErrReleased) && is(late, stock.ErrReleased),
+		"after the rollback: Reserve %v, Confirm %v, want ErrReleased", again, late)
 	require.OK(t, w.reserve("final", item(1, 5)))
 	require.OK(t, w.confirm("final"))
 	wantBlame(t, w.rollback(refuse, message("final", "k1")), map[int]error{0: stock.ErrDeducted})

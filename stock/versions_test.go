@@ -141,15 +141,12 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 			require.OK(t, w.rollback(stock.Options{}, message(order, "k")))
 		}
 		require.OK(t, w.rollback(stock.Options{}, message(order, "again", item(1, 1), item(2, 1))))
-		if n, err := w.formerlyRollback(order, "again"); err != nil || n != 0 {
-			t.Errorf("%s: the former released %d rows again, %v", order, n, err)
-		}
+		assert.Is(t, require.Get(w.formerlyRollback(order, "again"))(t), 0, "%s: the former released again", order)
 		w.wantReservations(order, "1×1 released stock.rollback/k, 2×1 released stock.rollback/k")
 		assert.Is(t, w.formerlyWho(order), "1×1 2 stock.rollback/k, 2×1 2 stock.rollback/k", "%s: the former reads", order)
 		found, err := stock.ReservationsOf(t.Context(), w.g, order)
-		if err != nil || len(found) != 2 || !found[0].Named || found[0].Key != "k" || found[1].Tag != "stock.rollback" {
-			t.Errorf("%s: this one reads %+v, %v", order, found, err)
-		}
+		assert.That(t, err == nil && len(found) == 2 && found[0].Named && found[0].Key == "k" &&
+			found[1].Tag == "stock.rollback", "%s: this one reads %+v, %v", order, found, err)
 	}
 	w.wantAll(100, 1, 2)
 	w.wantReleases(2 * 7)
@@ -164,9 +161,8 @@ func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
 	require.OK(t, w.rollback(refuse, message("this", "k", item(1, 1))))
 	for _, order := range []string{"before", "former", "this"} {
 		assert.Error(t, w.reserve(order, item(1, 1)), stock.ErrRefused, "%s: reserve", order)
-		if _, err := w.db.ExecContext(t.Context(), formerReserve, order, 1, 1); mysqlNumber(err) != 1062 {
-			t.Errorf("%s: the former's reserve: %v, want error 1062", order, err)
-		}
+		_, err := w.db.ExecContext(t.Context(), formerReserve, order, 1, 1)
+		assert.That(t, mysqlNumber(err) == 1062, "%s: the former's reserve: %v, want error 1062", order, err)
 		assert.Is(t, w.formerlyWho(order), "1×1 4 stock.rollback/k", "%s: the former reads", order)
 	}
 	w.wantAmount(1, 100)
@@ -247,9 +243,8 @@ func TestAReleaseTakesTheRoomOfItsRow(t *testing.T) {
 		}
 	}
 	require.OK(t, w.rollback(refuse, message("refused", "k", item(1, 1))))
-	if room, _ := sizes("refused"); room != 0 {
-		t.Errorf("a refusal has %d bytes of room, want none: nothing is ever written into it", room)
-	}
+	room, _ := sizes("refused")
+	assert.That(t, room == 0, "a refusal has %d bytes of room, want none: nothing is ever written into it", room)
 	// A shop that wants no room has rows as they were.
 	w.exec("ALTER TABLE stock_reservation ALTER COLUMN room SET DEFAULT ''")
 	require.OK(t, w.reserve("without", item(1, 1)))

@@ -176,22 +176,16 @@ func item(sku, quantity int64) stock.Item { return stock.Item{SKU: sku, Quantity
 func wantBlame(t *testing.T, err error, want map[int]error) {
 	t.Helper()
 	blame, ok := errors.AsType[*stock.BatchError](err)
-	if !ok {
-		t.Fatalf("error is %v, want a BatchError", err)
-	}
-	if len(blame.Requests) != len(want) {
-		t.Errorf("%d requests blamed, want %d: %v", len(blame.Requests), len(want), err)
-	}
-	if !slices.IsSortedFunc(blame.Requests, func(a, b stock.RequestError) int { return a.Index - b.Index }) {
-		t.Errorf("requests are not in order of index: %v", blame.Requests)
-	}
+	require.That(t, ok, "error is %v, want a BatchError", err)
+	assert.That(t, len(blame.Requests) == len(want), "%d requests blamed, want %d: %v", len(blame.Requests), len(want),
+		err)
+	assert.That(t, slices.IsSortedFunc(blame.Requests, func(a, b stock.RequestError) int { return a.Index - b.Index }),
+		"requests are not in order of index: %v", blame.Requests)
 	for _, r := range blame.Requests {
 		assert.Error(t, r.Err, want[r.Index], "request %d", r.Index)
 		later := errors.Is(r.Err, stock.ErrNoReservation) || errors.Is(r.Err, stock.ErrUnknownSKU) ||
 			errors.Is(r.Err, stock.ErrOverflow)
-		if r.Permanent == later {
-			t.Errorf("request %d: permanent is %v with %v", r.Index, r.Permanent, r.Err)
-		}
+		assert.That(t, r.Permanent != later, "request %d: permanent is %v with %v", r.Index, r.Permanent, r.Err)
 		assert.Error(t, err, want[r.Index], "the batch's error does not unwrap to")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -24,9 +25,8 @@ func TestAFileEndsWithItsFirstCertificate(t *testing.T) {
 	secret := require.Get(x509.MarshalECPrivateKey(key))(t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
 	path := filepath.Join(t.TempDir(), "own.pem")
-	if end := certs.End(path); !math.IsNaN(end) {
-		t.Errorf("a file that is not there ends at %v", end)
-	}
+	end := certs.End(path)
+	assert.That(t, math.IsNaN(end), "a file that is not there ends at %v", end)
 	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ days, end int }{{0, 0}, {30, 30}, {20, 20}, {40, 20}} { // each is added to the former
 		if c.days > 0 {

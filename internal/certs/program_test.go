@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -52,20 +53,17 @@ func aProgramGivesItsOwnConfigurations(t *testing.T, w *world) {
 		e := <-ended
 		outcomes[e.Key] = e.Outcome
 	}
-	if outcomes["good"] != consumer.Applied || outcomes["bad"] != consumer.DeadLettered {
-		t.Errorf("they ended as %v", outcomes)
-	}
+	assert.That(t, outcomes["good"] == consumer.Applied && outcomes["bad"] == consumer.DeadLettered, "they ended as %v",
+		outcomes)
 	stop()
 	require.OK(t, <-done)
-	if text := logs.String(); strings.Contains(text, "redis failed") || strings.Contains(text, "secret") {
-		t.Errorf("the log says\n%s", text)
-	}
+	text := logs.String()
+	assert.That(t, !strings.Contains(text, "redis failed") && !strings.Contains(text, "secret"), "the log says\n%s", text)
 	letters := require.Get(cfg.Letters(pool))(t)
 	var seen []string
 	_, err := letters.Survey(t.Context(), deadletter.SurveyOptions{
 		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
 	})
-	if err != nil || len(seen) != 1 || seen[0] != "bad" {
-		t.Errorf("the letters are %q, %v; want the one of bad", seen, err)
-	}
+	assert.That(t, err == nil && len(seen) == 1 && seen[0] == "bad", "the letters are %q, %v; want the one of bad", seen,
+		err)
 }

@@ -97,9 +97,7 @@ func dialRedis(ctx context.Context, target string, config *tls.Config, store *ce
 func (p place) with(t *testing.T, c certs.TLS) string {
 	t.Helper()
 	target, err := p.withTLS(p.target, c)
-	if err != nil {
-		t.Fatalf("%s: %v", p.name, err)
-	}
+	require.That(t, err == nil, "%s: %v", p.name, err)
 	return target
 }
 
@@ -148,9 +146,7 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 	expect := func(t *testing.T, p place, name string, says []string, err error) {
 		t.Helper()
 		if len(says) == 0 {
-			if err != nil {
-				t.Errorf("%s, %s: %v", p.name, name, err)
-			}
+			assert.That(t, err == nil, "%s, %s: %v", p.name, name, err)
 			return
 		}
 		if err == nil {
@@ -161,9 +157,7 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 			want = strings.ReplaceAll(want, "SETTING", p.setting)
 			assert.Has(t, err.Error(), want, "%s, %s: %v", p.name, name, err)
 		}
-		if strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s, %s shows the password: %v", p.name, name, err)
-		}
+		assert.That(t, !strings.Contains(err.Error(), "secret"), "%s, %s shows the password: %v", p.name, name, err)
 		if mysqldb.Classify(err) != mysqldb.FaultUnavailable && !isBroker(err) {
 			t.Errorf("%s, %s: %v is of class %v", p.name, name, err, mysqldb.Classify(err))
 		}
@@ -235,9 +229,8 @@ func renewedCertificatesAreUsedForTheNextConnection(t *testing.T, w *world) {
 			copyFile(t, other.Cert, ours.Cert)
 			connect()
 			connect()
-			if len(warned) != 1 || !strings.Contains(warned[0].Error(), "the former certificates stay in use") {
-				t.Errorf("warned of %v, want once of the broken files", warned)
-			}
+			assert.That(t, len(warned) == 1 && strings.Contains(warned[0].Error(), "the former certificates stay in use"),
+				"warned of %v, want once of the broken files", warned)
 			w.trusted.Replace(&ours, stack.Certificate{Name: "third"})
 			connect()
 			assert.Is(t, seen.names(), "first second second second third", "the server saw")
@@ -271,9 +264,8 @@ func TestAServerWithoutTLSIsTold(t *testing.T) {
 		{"Redis at " + stack.Addr(t, redisURL), "does the server speak TLS on this port?",
 			dialRedis(t.Context(), redisURL, nil, nil)},
 	} {
-		if of.err == nil || !strings.Contains(of.err.Error(), of.server) || !strings.Contains(of.err.Error(), of.says) {
-			t.Errorf("%v, want %s … %s", of.err, of.server, of.says)
-		}
+		assert.That(t, of.err != nil && strings.Contains(of.err.Error(), of.server) && strings.Contains(of.err.Error(),
+			of.says), "%v, want %s … %s", of.err, of.server, of.says)
 	}
 }
 
@@ -307,8 +299,7 @@ func TestAConfigurationAndAURLThatContradictAreRefused(t *testing.T) {
 				connect = func(context.Context, string, *tls.Config, *certs.Store) error { return err }
 			}
 		}
-		if err := connect(t.Context(), target, config, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", target, err, want)
-		}
+		err := connect(t.Context(), target, config, nil)
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%s: %v, want %q", target, err, want)
 	}
 }

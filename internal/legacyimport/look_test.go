@@ -53,19 +53,15 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 				}
 			}
 			r, err := Run(t.Context(), w.o)
-			if !wrote || !r.Finished || r.Late != c.late {
-				t.Errorf("wrote %v, %d late, want %d: %+v", wrote, r.Late, c.late, r)
-			}
+			assert.That(t, wrote && r.Finished && r.Late == c.late, "wrote %v, %d late, want %d: %+v", wrote, r.Late, c.late, r)
 			unfinished := w.doubts()
 			if c.late == 0 {
-				if err != nil || r.NotLast != "" || len(unfinished) != 0 {
-					t.Errorf("%v, %q, unfinished %v; want a last pass", err, r.NotLast, unfinished)
-				}
+				assert.That(t, err == nil && r.NotLast == "" && len(unfinished) == 0, "%v, %q, unfinished %v; want a last pass",
+					err, r.NotLast, unfinished)
 				return
 			}
-			if !errors.Is(err, ErrNotLast) || !strings.Contains(r.NotLast, c.want) || len(unfinished) != 1 {
-				t.Errorf("%v, unfinished %v; want ErrNotLast with %s", err, unfinished, c.want)
-			}
+			assert.That(t, errors.Is(err, ErrNotLast) && strings.Contains(r.NotLast, c.want) && len(unfinished) == 1,
+				"%v, unfinished %v; want ErrNotLast with %s", err, unfinished, c.want)
 			assert.Is(t, w.run().NotLast, "", "nobody writes any more, and")
 		})
 	}
@@ -96,9 +92,7 @@ func TestALastPassWaitsForTheRhythmOfTheOldConsumer(t *testing.T) {
 	r, err := Run(t.Context(), w.o)
 	stop()
 	consumer.Wait()
-	if !errors.Is(err, ErrNotLast) || r.Late == 0 {
-		t.Errorf("%v, %d late; want ErrNotLast", err, r.Late)
-	}
+	assert.That(t, errors.Is(err, ErrNotLast) && r.Late != 0, "%v, %d late; want ErrNotLast", err, r.Late)
 	assert.Is(t, w.run().NotLast, "", "it has ended, and")
 }
 
@@ -133,9 +127,8 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 				}
 			}
 			r, err := Run(t.Context(), w.o)
-			if r.Late != c.late || (err != nil) != (c.want != "") || !strings.Contains(r.NotLast, c.want) {
-				t.Errorf("%v, %d late, %q; want %q", err, r.Late, r.NotLast, c.want)
-			}
+			assert.That(t, r.Late == c.late && (err != nil) == (c.want != "") && strings.Contains(r.NotLast, c.want),
+				"%v, %d late, %q; want %q", err, r.Late, r.NotLast, c.want)
 			assert.Has(t, fmt.Sprint(r.Notes), "the newest time in it, read as "+c.read.String(), "notes")
 			if c.want != "" {
 				assert.Is(t, len(w.doubts()), 1, "unfinished")
@@ -174,9 +167,8 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 			w := newWorld(t, classicTable)
 			w.fill(100)
 			w.run()
-			if d := w.doubts(); len(d) != 1 || !d[0].Sure || !strings.Contains(d[0].Why, "no last pass") {
-				t.Errorf("before a last pass: %v", d)
-			}
+			d := w.doubts()
+			assert.That(t, len(d) == 1 && d[0].Sure && strings.Contains(d[0].Why, "no last pass"), "before a last pass: %v", d)
 			w.o.LastPass = true
 			w.run()
 			for _, text := range c.writes {
@@ -197,13 +189,10 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 		w.o.LastPass = true
 		w.run()
 		d, err := Doubts(t.Context(), w.records, w.db, group, 0)
-		if err != nil || len(d) != 1 || d[0].Sure || !strings.Contains(d[0].Why, "too large") {
-			t.Errorf("%v, %v; want that nobody knows", d, err)
-		}
+		assert.That(t, err == nil && len(d) == 1 && !d[0].Sure && strings.Contains(d[0].Why, "too large"),
+			"%v, %v; want that nobody knows", d, err)
 		w.exec(newRow("9", early))
 		d, err = Doubts(t.Context(), w.records, w.db, group, 0)
-		if err != nil || len(d) != 1 || !d[0].Sure {
-			t.Errorf("%v, %v; want the row behind all", d, err)
-		}
+		assert.That(t, err == nil && len(d) == 1 && d[0].Sure, "%v, %v; want the row behind all", d, err)
 	})
 }

@@ -32,25 +32,21 @@ func TestAClassicTableIsTakenOver(t *testing.T) {
 		"('other', 't', 'k', 1)")
 	r := w.run()
 	w.want("the pass", r, map[Kind]int{Success: 1, Open: 2, OtherName: 1})
-	if !r.Finished || r.Resumed || r.Rows != 4 || r.Chosen() != 3 || r.Contradictions() != 0 {
-		t.Errorf("report: %+v", r)
-	}
+	assert.That(t, r.Finished && !r.Resumed && r.Rows == 4 && r.Chosen() == 3 && r.Contradictions() == 0, "report: %+v", r)
 	names := fmt.Sprint(r.Names)
 	assert.Is(t, names, "[{order_orderTopic_cancel_group order_cancel stock-rollback stock.rollback 3} {other t   1}]",
 		"names")
 	sum := sha256.Sum256([]byte(bodyOf("done")))
 	at := time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 	row := w.read("done")
-	if row.Status != dedup.Success || row.Attempts != 1 || !row.At.Equal(at) || string(row.BodyHash) != string(sum[:]) ||
-		row.Body != nil || row.MessageID != "0A" || row.Remark != "" || !row.TakenOver() {
-		t.Errorf("done: %+v", row)
-	}
+	assert.That(t, row.Status == dedup.Success && row.Attempts == 1 && row.At.Equal(at) &&
+		string(row.BodyHash) == string(sum[:]) && row.Body == nil && row.MessageID == "0A" && row.Remark == "" &&
+		row.TakenOver(), "done: %+v", row)
 	row = w.read("failed")
-	if row.Status != dedup.Dead || row.Reason != dedup.ReasonEffectUnknown || string(row.Body) != bodyOf("failed") ||
-		string(row.Properties) != `{"type":"stock.rollback"}` || !strings.HasSuffix(row.Remark,
-		"trade_mq_consumer_log left it open: status 2, failed, tried 1 times, at 2026-11-01T10:00:00Z: last error") {
-		t.Errorf("failed: %+v", row)
-	}
+	assert.That(t, row.Status == dedup.Dead && row.Reason == dedup.ReasonEffectUnknown &&
+		string(row.Body) == bodyOf("failed") && string(row.Properties) == `{"type":"stock.rollback"}` &&
+		strings.HasSuffix(row.Remark, "trade_mq_consumer_log left it open: status 2, failed, tried 1 times, at "+
+			"2026-11-01T10:00:00Z: last error"), "failed: %+v", row)
 	if row = w.read("going on"); row.Status != dedup.Dead || !strings.Contains(row.Remark, "status 0, in progress") {
 		t.Errorf("going on: %+v", row)
 	}
@@ -89,9 +85,7 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 	w.o.DryRun = false
 	r := w.run()
 	w.want("the third pass", r, third)
-	if r.Contradictions() != 2 || len(r.Named) != 2 {
-		t.Errorf("named: %+v", r.Named)
-	}
+	assert.That(t, r.Contradictions() == 2 && len(r.Named) == 2, "named: %+v", r.Named)
 	for key, want := range map[string]dedup.Version{
 		"finished": {Status: dedup.Success, Attempts: 2}, "retried": {Status: dedup.Dead, Attempts: 2},
 		"same": {Status: dedup.Dead, Attempts: 1}, "new": {Status: dedup.Success, Attempts: 1},
@@ -109,9 +103,8 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 	row := w.read("replayed")
 	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = ?", []byte(row.Key))
 	w.old("replayed", 1)
-	if r := w.run(); r.Counts[BothApplied] != 1 {
-		t.Errorf("counts: %v", r.Counts)
-	}
+	r = w.run()
+	assert.That(t, r.Counts[BothApplied] == 1, "counts: %v", r.Counts)
 }
 
 // Each odd row has a meaning of its own, and none stops a pass: testdata/odd.sql has the rows, testdata/odd.golden what
@@ -165,9 +158,7 @@ func TestAPassThatWasCutOffGoesOn(t *testing.T) {
 			}
 		}
 		r, err := Run(ctx, o)
-		if !errors.Is(err, context.Canceled) || r.Finished {
-			t.Fatalf("%v, %+v; want an end before the last row", err, r)
-		}
+		require.That(t, errors.Is(err, context.Canceled) && !r.Finished, "%v, %+v; want an end before the last row", err, r)
 		return r
 	}
 	if r := cut(w.o, 300); r.Rows != 300 || w.number("SELECT COUNT(*) FROM consumer_log") != 300 {
@@ -180,9 +171,7 @@ func TestAPassThatWasCutOffGoesOn(t *testing.T) {
 	w.o.Progress = func(Progress) { reads++ }
 	r := w.run()
 	w.want("the pass in three parts", r, map[Kind]int{Success: 900, Open: 100})
-	if !r.Resumed || r.Rows != 1000 || reads > 5 {
-		t.Errorf("resumed %v, %d rows, %d pages", r.Resumed, r.Rows, reads)
-	}
+	assert.That(t, r.Resumed && r.Rows == 1000 && reads <= 5, "resumed %v, %d rows, %d pages", r.Resumed, r.Rows, reads)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event"), 100, "events")
 	cut(w.o, 300)
 	other := w.o
@@ -239,9 +228,7 @@ func TestTwoAtOnceBesideTheOldConsumerDoNotHurt(t *testing.T) {
 	t.Logf("%d finished, %d overtaken", finished, overtaken)
 	w.o.LastPass = true
 	r := w.run()
-	if finished == 0 || r.Contradictions() > 0 {
-		t.Errorf("finished %d, last pass: %v", finished, r.Counts)
-	}
+	assert.That(t, finished != 0 && r.Contradictions() <= 0, "finished %d, last pass: %v", finished, r.Counts)
 	const joined = "SELECT COUNT(*) FROM trade_mq_consumer_log o LEFT JOIN consumer_log n ON n.msg_key = " +
 		"CAST(o.msg_key AS BINARY) WHERE NOT COALESCE(n.consumer_status = IF(o.consumer_status = 1, 1, 3) AND " +
 		"n.consumer_times = o.consumer_times, FALSE)"
@@ -295,16 +282,12 @@ func TestWhatADaemonDoesMeanwhileIsNotOverwritten(t *testing.T) {
 	stop()
 	daemon.Wait()
 	r := w.run()
-	if len(applied) == 0 {
-		t.Fatal("the daemon applied nothing")
-	}
-	if n := r.Counts[BothApplied] + r.Counts[Ours]; n != len(applied) || r.Counts[There] != 2000-n {
-		t.Errorf("%d applied by the daemon, %v", len(applied), r.Counts)
-	}
+	require.That(t, len(applied) != 0, "the daemon applied nothing")
+	n := r.Counts[BothApplied] + r.Counts[Ours]
+	assert.That(t, n == len(applied) && r.Counts[There] == 2000-n, "%d applied by the daemon, %v", len(applied), r.Counts)
 	for key := range applied {
-		if row := w.read(key); row.Status != dedup.Success || row.Owner != "" {
-			t.Errorf("%s was overwritten: %+v", key, row)
-		}
+		row := w.read(key)
+		assert.That(t, row.Status == dedup.Success && row.Owner == "", "%s was overwritten: %+v", key, row)
 	}
 }
 
@@ -361,9 +344,7 @@ func TestManyRowsAreReadOnce(t *testing.T) {
 		t.Helper()
 		counters, err := w.db.QueryContext(t.Context(), "SHOW SESSION STATUS WHERE variable_name IN ('Handler_read_next', "+
 			"'Handler_read_first', 'Handler_read_rnd_next')")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, err)
 		defer counters.Close()
 		for counters.Next() {
 			var name string

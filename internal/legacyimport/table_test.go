@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -19,14 +20,11 @@ func TestParseTableReadsOneNameOrTwo(t *testing.T) {
 		"Bestell log": {"", "Bestell log"},
 	} {
 		database, table, err := ParseTable(name)
-		if err != nil || database != want[0] || table != want[1] {
-			t.Errorf("%s: %q, %q, %v", name, database, table, err)
-		}
+		assert.That(t, err == nil && database == want[0] && table == want[1], "%s: %q, %q, %v", name, database, table, err)
 	}
 	for _, name := range []string{"", ".", "a.", ".b", "a.b.c", "`a", "`a`b", "a`b", strings.Repeat("x", 65)} {
-		if _, _, err := ParseTable(name); err == nil {
-			t.Errorf("%q is accepted", name)
-		}
+		_, _, err := ParseTable(name)
+		assert.That(t, err != nil, "%q is accepted", name)
 	}
 }
 
@@ -47,13 +45,11 @@ func TestWhatIsNoClassicTableIsRefused(t *testing.T) {
 		"floats": "is double", "parts": "first 9 characters", "mysql.nothing": "there is no mysql.nothing",
 	} {
 		w.o.From = from
-		if _, err := Run(t.Context(), w.o); !errors.Is(err, ErrTable) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", from, err, want)
-		}
+		_, err := Run(t.Context(), w.o)
+		assert.That(t, errors.Is(err, ErrTable) && strings.Contains(err.Error(), want), "%s: %v, want %q", from, err, want)
 	}
-	if n := w.number("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'taken:%'"); n != 0 {
-		t.Error("a waypoint was written")
-	}
+	n := w.number("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'taken:%'")
+	assert.That(t, n == 0, "a waypoint was written")
 }
 
 // collation is one in a note: servers have different ones by default.
@@ -102,7 +98,6 @@ func TestBodiesMayBeLeftOut(t *testing.T) {
 	w.old("k", 1)
 	w.o.NoBodyHash = true
 	w.want("the pass", w.run(), map[Kind]int{Success: 1})
-	if row := w.read("k"); row.BodyHash != nil {
-		t.Errorf("row: %+v", row)
-	}
+	row := w.read("k")
+	assert.That(t, row.BodyHash == nil, "row: %+v", row)
 }

@@ -150,9 +150,8 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 		if took := time.Since(start); took > 20*time.Second { // a fifth of what waiting for the third would take
 			t.Errorf("%s: 50 batches took %v", name, took)
 		}
-		if up, _, cause := a.Up(); !up || cause != nil {
-			t.Errorf("%s: Up = %v, %v, want up", name, up, cause)
-		}
+		up, _, cause := a.Up()
+		assert.That(t, up && cause == nil, "%s: Up = %v, %v, want up", name, up, cause)
 		faults++
 		w.Await("the log says that it is away", func() bool { // which is found out by calls that end in vain
 			again := a.As(name + "again")
@@ -197,9 +196,8 @@ func TestAMajorityOfMastersIsMissed(t *testing.T) {
 	a.GoesOnWithout(keys...)
 	start := time.Now()
 	for range 100 {
-		if _, err := pausing.Lock(t.Context(), "b", w.Names(keys...)); !errors.Is(err, lock.ErrUnavailable) {
-			t.Fatalf("Lock = %v, want ErrUnavailable", err)
-		}
+		_, err := pausing.Lock(t.Context(), "b", w.Names(keys...))
+		require.That(t, errors.Is(err, lock.ErrUnavailable), "Lock = %v, want ErrUnavailable", err)
 	}
 	assert.AtMost(t, time.Since(start), 10*time.Second, "100 batches took")
 	if up, _, cause := a.Up(); up || cause == nil || !strings.Contains(cause.Error(), "master 2 of 3") {

@@ -157,9 +157,8 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 	open("shop:p%40ss@").Finds(lock.Mine, "", "1", "2", "3")
 	for _, login := range []string{"", "shop:other@"} {
 		_, err := open(login).Lock(t.Context(), "b", w.Names("1", "4"))
-		if err == nil || !strings.Contains(err.Error(), "not authenticated") {
-			t.Errorf("with login %q Lock = %v, want that it may not", login, err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), "not authenticated"),
+			"with login %q Lock = %v, want that it may not", login, err)
 	}
 }
 
@@ -181,9 +180,8 @@ func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 		assert.Is(t, h.Hold, []lock.Hold{lock.Foreign, lock.Mine, lock.Foreign}[i], "name %d", i)
 	}
 	a.Ends(0, "kept", "free", "parent")
-	if up, _, cause := a.Up(); !up || cause != nil {
-		t.Errorf("Up = %v, %v, want up", up, cause)
-	}
+	up, _, cause := a.Up()
+	assert.That(t, up && cause == nil, "Up = %v, %v, want up", up, cause)
 	if left, _, err := admin.Children("/rollbackd"); err != nil || len(left) != 1 || left[0] != parent {
 		t.Errorf("%q are left (%v), want the node that has another below it", left, err)
 	}
@@ -211,9 +209,7 @@ func TestWhatIsNoZooKeeperIsGoneWithout(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	held, err := l.Lock(t.Context(), "a", []lock.Name{lock.NameOf("s", "g", "t", "k")})
-	if err != nil || held[0].Hold != lock.Mine {
-		t.Errorf("Lock = %v, %v, want to go on without it", held, err)
-	}
+	assert.That(t, err == nil && held[0].Hold == lock.Mine, "Lock = %v, %v, want to go on without it", held, err)
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 512<<20 { // other tests run; the word HTTP alone is a gibibyte
 		t.Errorf("%d MiB were allocated for one call", took>>20)

@@ -48,14 +48,11 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			defer cancel()
 			ctx, activity := WithActivity(ctx)
 			stop := activity.Watch(t.Context(), pool, 250*time.Millisecond)
-			if err := readOrWrite(ctx, pool, tc.statement, tc.query); err == nil {
-				t.Error("the statement was not cut off")
-			}
+			err := readOrWrite(ctx, pool, tc.statement, tc.query)
+			assert.That(t, err != nil, "the statement was not cut off")
 			stop()
 			cut := activity.Cut()
-			if cut == nil {
-				t.Fatal("nothing is known of a statement that was cut off")
-			}
+			require.That(t, cut != nil, "nothing is known of a statement that was cut off")
 			took, seen := activity.Inside()
 			if took < limit/2 || seen != tc.want { // a busy machine may be late to begin
 				t.Errorf("%v inside, waited %v; want about %v, %v", took, seen, limit, tc.want)
@@ -102,15 +99,12 @@ func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ctx, activity := WithActivity(ctx)
 	tx := require.Get(pool.BeginTx(ctx, nil))(t)
-	if _, err := tx.ExecContext(ctx, "SELECT nonsense"); err == nil {
-		t.Error("nonsense was understood")
-	}
+	_, err := tx.ExecContext(ctx, "SELECT nonsense")
+	assert.That(t, err != nil, "nonsense was understood")
 	cancel()
-	if _, err := tx.ExecContext(ctx, "DO 1"); err == nil {
-		t.Error("a statement was sent although its context had ended")
-	}
+	_, err = tx.ExecContext(ctx, "DO 1")
+	assert.That(t, err != nil, "a statement was sent although its context had ended")
 	_ = tx.Rollback()
-	if cut := activity.Cut(); cut != nil {
-		t.Errorf("%v was cut off, want none", cut)
-	}
+	cut := activity.Cut()
+	assert.That(t, cut == nil, "%v was cut off, want none", cut)
 }

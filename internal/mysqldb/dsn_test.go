@@ -3,6 +3,8 @@ package mysqldb
 import (
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestADSNThatCannotBeMeantIsRefusedAndNotShown(t *testing.T) {
@@ -23,8 +25,7 @@ func TestADSNThatCannotBeMeantIsRefusedAndNotShown(t *testing.T) {
 		"u:hunter2@tcp(h:1)/d?tls=hunter2": "the DSN has a parameter",
 	} {
 		_, _, err := Connector(dsn, Options{})
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v, want an error that says %q and no password", dsn, err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "hunter2"),
+			"%s: %v, want an error that says %q and no password", dsn, err, want)
 	}
 }

@@ -94,10 +94,9 @@ func TestWhatOnlyReadsIsAnOutage(t *testing.T) {
 		said := &mysql.MySQLError{Number: c.number, SQLState: [5]byte([]byte(c.state)), Message: c.when}
 		conn := watchedConn{}
 		err := conn.leave(said)
-		if fault := Classify(err); fault != FaultUnavailable || errors.Is(err, driver.ErrBadConn) == c.stays ||
-			conn.left == c.stays {
-			t.Errorf("%d, %s: %v (%v); left %v", c.number, c.when, err, fault, conn.left)
-		}
+		fault := Classify(err)
+		assert.That(t, fault == FaultUnavailable && errors.Is(err, driver.ErrBadConn) != c.stays && conn.left != c.stays,
+			"%d, %s: %v (%v); left %v", c.number, c.when, err, fault, conn.left)
 	}
 }
 
@@ -135,9 +134,7 @@ func TestErrorsAreKnownByNumberAndWord(t *testing.T) {
 		}
 		var so []string
 		for what, is := range questions {
-			if is(nil) {
-				t.Errorf("no error is of %s", what)
-			}
+			assert.That(t, !is(nil), "no error is of %s", what)
 			if is(err) {
 				so = append(so, what)
 			}
@@ -182,9 +179,8 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := w.pool.Exec(c.text)
-			if got := Classify(err); err == nil || got != c.want {
-				t.Errorf("%v (%v), want %v", err, got, c.want)
-			}
+			got := Classify(err)
+			assert.That(t, err != nil && got == c.want, "%v (%v), want %v", err, got, c.want)
 		})
 	}
 }
@@ -215,9 +211,8 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	for range 2 {
 		faults[Classify(<-results)]++
 	}
-	if faults[FaultContention] != 1 || faults[FaultNone] != 1 {
-		t.Errorf("deadlock: %v, want one of the two to win", faults)
-	}
+	assert.That(t, faults[FaultContention] == 1 && faults[FaultNone] == 1, "deadlock: %v, want one of the two to win",
+		faults)
 }
 
 func TestClassifyAccountsAndConnections(t *testing.T) {
@@ -276,9 +271,8 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	w.exec("SET GLOBAL read_only = 1")
 	_, err = plain.Exec("DELETE FROM goods")
 	want("read only", err)
-	if !errors.Is(err, driver.ErrBadConn) || !strings.Contains(err.Error(), "read-only") {
-		t.Errorf("read only: %v; the connection to a server that became a replica must not go back to the pool", err)
-	}
+	assert.That(t, errors.Is(err, driver.ErrBadConn) && strings.Contains(err.Error(), "read-only"),
+		"read only: %v; the connection to a server that became a replica must not go back to the pool", err)
 	w.exec("SET GLOBAL read_only = 0")
 
 	tx := w.begin(w.pool).tx

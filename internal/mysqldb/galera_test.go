@@ -157,7 +157,6 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 		return
 	}
 	unlock()
-	if a := <-answers; a.err != nil || a.n != 7 {
-		t.Errorf("it answers %d, %v, want 7", a.n, a.err)
-	}
+	a := <-answers
+	assert.That(t, a.err == nil && a.n == 7, "it answers %d, %v, want 7", a.n, a.err)
 }

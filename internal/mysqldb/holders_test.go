@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -51,19 +52,16 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 			second := us.later("UPDATE goods SET n = 4 WHERE id = 2")
 			w.waiting(2)
 			var found []Holder
-			if !poll.Within(time.Minute, func() bool { found = look(2 * time.Second); return len(found) > 0 }) {
-				t.Fatal("nobody is named")
-			}
-			if h := found[0]; len(found) > 1 || h.Connection != holder.id || h.User != "root" ||
-				!strings.HasPrefix(h.Host, "127.0.0.1") || h.Open < 2*time.Second || !strings.HasSuffix(h.Table, ".goods") ||
-				h.Statement != "" || h.End() != fmt.Sprintf("KILL %d", holder.id) {
-				t.Errorf("named is %+v, want connection %d alone", found, holder.id)
-			}
+			require.That(t, poll.Within(time.Minute, func() bool { found = look(2 * time.Second); return len(found) > 0 }),
+				"nobody is named")
+			h := found[0]
+			assert.That(t, len(found) <= 1 && h.Connection == holder.id && h.User == "root" && strings.HasPrefix(h.Host,
+				"127.0.0.1") && h.Open >= 2*time.Second && strings.HasSuffix(h.Table, ".goods") && h.Statement == "" &&
+				h.End() == fmt.Sprintf("KILL %d", holder.id), "named is %+v, want connection %d alone", found, holder.id)
 			t.Log(found[0])
-			if found := look(time.Hour); len(found) > 0 {
-				t.Errorf("open for an hour is %v", found)
-			}
-			w.exec(found[0].End())
+			found = look(time.Hour)
+			assert.That(t, len(found) <= 0, "open for an hour is %v", found)
+			w.exec(h.End())
 			wantError(t, "the other one's statement", <-first, nil)
 			wantError(t, "commit", waiter.tx.Commit(), nil)
 			wantError(t, "our statement", <-second, nil)
@@ -76,9 +74,8 @@ func TestWhoMayNotSeeTheHoldersIsToldWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := Holders(t.Context(), poolOf(t, open(t, stack.Restricted(t, w.dsn, "ALL ON *"))), 0)
-	if !Answered(err) || !strings.Contains(err.Error(), "PROCESS") && !strings.Contains(err.Error(), "data_lock_waits") {
-		t.Errorf("Holders = %v, want an answer that names the right", err)
-	}
+	assert.That(t, Answered(err) && (strings.Contains(err.Error(), "PROCESS") || strings.Contains(err.Error(),
+		"data_lock_waits")), "Holders = %v, want an answer that names the right", err)
 }
 
 // transaction is open on a connection of its own.
@@ -115,15 +112,11 @@ func (o *transaction) later(text string, args ...any) <-chan error {
 // waiting waits until so many transactions of the world wait for rows.
 func (w *world) waiting(n int) {
 	w.t.Helper()
-	var found int
-	if !poll.Within(time.Minute, func() bool {
+	poll.Until(w.t, fmt.Sprint(n, " transactions wait"), func() bool {
 		w.anew()
-		wantError(w.t, "who waits", w.pool.QueryRow("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+
-			" p ON p.id = conn WHERE waits AND p.db = DATABASE()").Scan(&found), nil)
-		return found >= n
-	}) {
-		w.t.Fatalf("%d transactions wait, want %d", found, n)
-	}
+		return stack.Number(w.t, w.pool, "SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+
+			" p ON p.id = conn WHERE waits AND p.db = DATABASE()") >= n
+	})
 }
 
 // anew lets MariaDB make its picture of the transactions anew, which it does for who has not looked for 0.1 s.

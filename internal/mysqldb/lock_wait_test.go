@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -23,9 +24,8 @@ func TestATransactionMayBoundItsWaits(t *testing.T) {
 		if tc.ask > 0 {
 			ctx = WithLockWait(ctx, tc.ask)
 		}
-		if got := waitsIn(ctx, t, pool); got != [2]time.Duration{tc.want, tc.want} {
-			t.Errorf("asked for %v, the bounds for rows and tables are %v, want %v", tc.ask, got, tc.want)
-		}
+		assert.Is(t, waitsIn(ctx, t, pool), [2]time.Duration{tc.want, tc.want},
+			"asked for %v, the bounds for rows and tables are", tc.ask)
 	}
 }
 

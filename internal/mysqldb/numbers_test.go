@@ -15,19 +15,14 @@ func TestEachNumberIsListedOnce(t *testing.T) {
 	for _, from := range []string{"mysql", "mariadb"} {
 		seen := map[uint16]bool{}
 		eachListed(func(fault Fault, server string, n uint16) {
-			if server != "both" && server != "mysql" && server != "mariadb" || fault > FaultUnavailable || fault < FaultData {
-				t.Errorf("%d: of %q, or of no fault", n, server)
-			}
+			assert.That(t, (server == "both" || server == "mysql" || server == "mariadb") && fault <= FaultUnavailable &&
+				fault >= FaultData, "%d: of %q, or of no fault", n, server)
 			if server != "both" && server != from {
 				return
 			}
-			if seen[n] {
-				t.Errorf("%s: %d is listed twice", from, n)
-			}
+			assert.That(t, !seen[n], "%s: %d is listed twice", from, n)
 			seen[n] = true
-			if server != "both" && n < 4000 {
-				t.Errorf("%d means the same on both servers", n)
-			}
+			assert.That(t, server == "both" || n >= 4000, "%d means the same on both servers", n)
 		})
 	}
 }
@@ -53,9 +48,8 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 		}
 		_, err := w.pool.Exec("CALL say(?)", c.number)
 		assert.Is(t, Classify(fmt.Errorf("wrapped: %w", err)), want, "%v", err)
-		if server, ok := errors.AsType[*mysql.MySQLError](err); !ok || server.Number != c.number {
-			t.Errorf("%v is not the driver's error any more", err)
-		}
+		server, ok := errors.AsType[*mysql.MySQLError](err)
+		assert.That(t, ok && server.Number == c.number, "%v is not the driver's error any more", err)
 		if got := Classify(&mysql.MySQLError{Number: c.number}); got != FaultUnavailable { // of whom, nobody knows
 			t.Errorf("%d of any server is %v", c.number, got)
 		}

@@ -39,28 +39,21 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	require.OK(t, pool.QueryRow("SELECT @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@wait_timeout, "+
 		"@@net_read_timeout, @@net_write_timeout").
 		Scan(&zone, &wait, &tableWait, &silent, &reading, &writing))
-	if silent != 9 || reading != 9 || writing != 9 {
-		t.Errorf("the server waits for the client for %d, %d and %d s, want Idle and 3 s more, in whole seconds: 9", silent,
-			reading, writing)
-	}
-	if zone != "+00:00" || wait != 3 || tableWait != 3 {
-		t.Errorf("zone %q, lock waits %d and %d", zone, wait, tableWait)
-	}
+	assert.That(t, silent == 9 && reading == 9 && writing == 9, "the server waits for the client for %d, %d and %d s, "+
+		"want Idle and 3 s more, in whole seconds: 9", silent, reading, writing)
+	assert.That(t, zone == "+00:00" && wait == 3 && tableWait == 3, "zone %q, lock waits %d and %d", zone, wait, tableWait)
 	assert.Is(t, pool.Stats().MaxOpenConnections, 7, "connections at most")
 	err = pool.QueryRow("SELECT attr_value FROM performance_schema.session_connect_attrs WHERE processlist_id = " +
 		"CONNECTION_ID() AND attr_name = 'program_name'").Scan(&program)
 	if err == nil && program != "rollbackd run host/1" { // the table is empty where the performance schema is off
 		t.Errorf("program %q", program)
 	}
-	if _, err := pool.Exec("DO 1; DO 2"); err == nil {
-		t.Error("two statements in one text were run")
-	}
+	_, err = pool.Exec("DO 1; DO 2")
+	assert.That(t, err != nil, "two statements in one text were run")
 	assert.Is(t, prepared(t, pool), 0, "statements were prepared: each costs a round trip")
 	var at time.Time
-	if err := pool.QueryRow("SELECT CAST('2026-11-21 12:00:00' AS DATETIME)").Scan(&at); err != nil ||
-		at.Location() != time.UTC {
-		t.Errorf("time %v, %v", at, err)
-	}
+	err = pool.QueryRow("SELECT CAST('2026-11-21 12:00:00' AS DATETIME)").Scan(&at)
+	assert.That(t, err == nil && at.Location() == time.UTC, "time %v, %v", at, err)
 }
 
 func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
@@ -70,9 +63,8 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 		require.Get(pool.Exec(text))(t)
 	}
 	res := require.Get(pool.Exec("UPDATE x SET a = 1 WHERE a = 1"))(t)
-	if n, err := res.RowsAffected(); n != 0 || err != nil {
-		t.Errorf("%d rows, %v, want none", n, err)
-	}
+	n, err := res.RowsAffected()
+	assert.That(t, n == 0 && err == nil, "%d rows, %v, want none", n, err)
 	if _, err := pool.Exec("INSERT INTO x VALUES ('nine')"); Classify(err) != FaultData {
 		t.Errorf("a value that does not fit = %v (%v), want it refused", err, Classify(err))
 	}
@@ -91,9 +83,8 @@ func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
 		poolOf(t, db).Close()
 	}
 	db, warnings, err := Open(t.Context(), "u:p@tcp(db)/stock?readTimeout=2s", Options{LockWait: 2 * time.Second})
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "readTimeout") {
-		t.Errorf("a read timeout below the lock wait: %v, %q", err, warnings)
-	}
+	assert.That(t, err == nil && len(warnings) == 1 && strings.Contains(warnings[0], "readTimeout"),
+		"a read timeout below the lock wait: %v, %q", err, warnings)
 	poolOf(t, db).Close()
 }
 
@@ -115,16 +106,14 @@ func TestARefusedLoginDoesNotShowThePassword(t *testing.T) {
 	user, rest, _ := strings.Cut(dsn, ":")
 	_, rest, _ = strings.Cut(rest, "@")
 	err := poolOf(t, open(t, user+":s3cr3t@"+rest)).Ping()
-	if err == nil || strings.Contains(err.Error(), password) || Classify(err) != FaultUnavailable {
-		t.Errorf("ping with a wrong password = %v", err)
-	}
+	assert.That(t, err != nil && !strings.Contains(err.Error(), password) && Classify(err) == FaultUnavailable,
+		"ping with a wrong password = %v", err)
 }
 
 func TestOpenRefusesNonsense(t *testing.T) {
 	for _, o := range []Options{{MaxOpen: -1}, {LockWait: time.Millisecond}, {ReadTimeout: -1}, {Idle: -1}} {
-		if _, _, err := Open(t.Context(), "u:p@tcp(db)/stock", o); err == nil {
-			t.Errorf("%+v was taken", o)
-		}
+		_, _, err := Open(t.Context(), "u:p@tcp(db)/stock", o)
+		assert.That(t, err != nil, "%+v was taken", o)
 	}
 }
 

@@ -134,9 +134,8 @@ func (w *world) errorsOfMySQL() (all []place) {
 		require.OK(w.t, rows.Scan(&p.number, &p.names, &p.state))
 		all = append(all, p)
 	}
-	if err := rows.Err(); err != nil || len(all) < 1000 {
-		w.t.Fatalf("%d errors, %v", len(all), err)
-	}
+	err := rows.Err()
+	require.That(w.t, err == nil && len(all) >= 1000, "%d errors, %v", len(all), err)
 	return all
 }
 
@@ -164,8 +163,6 @@ func (w *world) errorsOfMariaDB() (all []place) {
 			all = append(all, place{number: uint16(n), names: name, state: "HY000"})
 		}
 	}
-	if len(all) < 1000 {
-		w.t.Fatalf("perror knows %d errors", len(all))
-	}
+	require.That(w.t, len(all) >= 1000, "perror knows %d errors", len(all))
 	return all
 }

@@ -74,9 +74,8 @@ func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
 		wantError(t, "put", s.put(step.ctx, step.ids...), nil)
 		assert.Is(t, s.counts(), step.counts, "step %d: prepared, executed, closed", i)
 	}
-	if err := s.put(again, 80); !Duplicate(err) {
-		t.Errorf("a duplicate = %v, want error 1062", err)
-	}
+	err := s.put(again, 80)
+	assert.That(t, Duplicate(err), "a duplicate = %v, want error 1062", err)
 	s.wantRows(1 + 2*4 + 4)
 	s.exec("ALTER TABLE goods ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'new'")
 	wantError(t, "put", s.put(again, 90), nil)
@@ -121,17 +120,12 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	ctx, activity := WithActivity(ctx)
-	if err := update(ctx); err == nil {
-		t.Error("the statement was not cut off")
-	}
+	err := update(ctx)
+	assert.That(t, err != nil, "the statement was not cut off")
 	cut := activity.Cut()
-	if cut == nil {
-		t.Fatal("nothing is known of a statement that was cut off")
-	}
+	require.That(t, cut != nil, "nothing is known of a statement that was cut off")
 	waited, err := cut.End(t.Context(), w.pool)
-	if err != nil || !waited {
-		t.Errorf("%v: it waited: %v, %v", cut, waited, err)
-	}
+	assert.That(t, err == nil && waited, "%v: it waited: %v, %v", cut, waited, err)
 	poll.Until(t, "the server has ended it", func() bool {
 		n := 0
 		err := w.pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+

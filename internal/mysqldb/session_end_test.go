@@ -3,6 +3,7 @@ package mysqldb
 import (
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -20,9 +21,8 @@ func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 		require.OK(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
 		_, failed := tx.ExecContext(LastUse(t.Context()), text)
 		require.OK(t, tx.Commit())
-		if used[id] || fresh != 1 {
-			t.Errorf("before %q (%v): connection %d is lent again, or its session is not as it should be", text, failed, id)
-		}
+		assert.That(t, !used[id] && fresh == 1, "before %q (%v): connection %d is lent again, or its session is not as it "+
+			"should be", text, failed, id)
 		used[id] = true
 	}
 }
@@ -55,19 +55,16 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 			require.Get(tx.ExecContext(t.Context(), text))(t)
 		}
 		_, failed := tx.ExecContext(t.Context(), text)
-		if failed == nil || Repeats(failed) != repeats {
-			t.Errorf("%s: %v; a duplicate is %v, want %v", text, failed, !repeats, repeats)
-		}
+		assert.That(t, failed != nil && Repeats(failed) == repeats, "%s: %v; a duplicate is %v, want %v", text, failed,
+			!repeats, repeats)
 		var rows int
 		if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 3 {
 			t.Errorf("%s: %d rows, %v; want 3: the two, and that of the statement before", text, rows, err)
 		}
-		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); err != nil {
-			t.Errorf("%s has ended the transaction: %v", text, err)
-		}
-		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); !NoSavepoint(err) {
-			t.Errorf("a savepoint that is gone: %v", err)
-		}
+		_, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
+		assert.That(t, err == nil, "%s has ended the transaction: %v", text, err)
+		_, err = tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
+		assert.That(t, NoSavepoint(err), "a savepoint that is gone: %v", err)
 		require.OK(t, tx.Rollback())
 	}
 }

@@ -143,9 +143,8 @@ func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 		require.OK(t, rows.Scan(&name))
 		names = append(names, name)
 	}
-	if err := rows.Err(); err != nil || len(names) < 100 {
-		t.Fatalf("%d session variables (%v)", len(names), err)
-	}
+	err := rows.Err()
+	require.That(t, err == nil && len(names) >= 100, "%d session variables (%v)", len(names), err)
 	return names
 }
 
@@ -193,9 +192,7 @@ func TestContraryDefaultsOfTheServerReachNoSession(t *testing.T) {
 		}
 		known = append(known, v.name)
 		_, err := root.ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL %s = %s", v.name, v.contrary))
-		if err != nil {
-			t.Errorf("make the contrary the default: %v", err)
-		}
+		assert.That(t, err == nil, "make the contrary the default: %v", err)
 	}
 	pool := poolOf(t, openWith(t, dsn, Options{}))
 	for _, v := range ours {
@@ -204,9 +201,7 @@ func TestContraryDefaultsOfTheServerReachNoSession(t *testing.T) {
 		}
 		var got string
 		err := pool.QueryRowContext(t.Context(), "SELECT @@SESSION."+v.name).Scan(&got)
-		if err != nil || got != v.want {
-			t.Errorf("%s is %q (%v), want %q", v.name, got, err, v.want)
-		}
+		assert.That(t, err == nil && got == v.want, "%s is %q (%v), want %q", v.name, got, err, v.want)
 	}
 	for _, v := range ours { // so that the server can be cleaned up
 		_, _ = root.ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL %s = DEFAULT", v.name))

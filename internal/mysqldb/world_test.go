@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -56,7 +57,5 @@ func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 
 func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) || (want == nil && err != nil) {
-		t.Errorf("%s = %v, want %v", what, err, want)
-	}
+	assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "%s = %v, want %v", what, err, want)
 }

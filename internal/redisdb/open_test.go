@@ -40,17 +40,15 @@ func TestOpenTakesTheModeFromTheURL(t *testing.T) {
 		p, err := parseURL(raw)
 		got := leads{p.tls, p.IsClusterMode, p.Username, p.Password, p.Addrs, p.DB, p.MasterName, p.SentinelUsername,
 			p.SentinelPassword}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(leads{})); err != nil || d != "" {
-			t.Errorf("%s: %v (-want +got):\n%s", raw, err, d)
-		}
+		d := cmp.Diff(want, got, cmp.AllowUnexported(leads{}))
+		assert.That(t, err == nil && d == "", "%s: %v (-want +got):\n%s", raw, err, d)
 		client, err := Open(raw, Options{})
 		if err != nil {
 			t.Errorf("Open(%s) = %v", raw, err)
 			continue
 		}
-		if _, cluster := client.(*redis.ClusterClient); cluster != want.cluster {
-			t.Errorf("Open(%s) made a %T", raw, client)
-		}
+		_, cluster := client.(*redis.ClusterClient)
+		assert.That(t, cluster == want.cluster, "Open(%s) made a %T", raw, client)
 		assert.OK(t, client.Close())
 	}
 }
@@ -86,9 +84,8 @@ func TestOpenRefusesWithoutShowingThePassword(t *testing.T) {
 			t.Errorf("Open(%q) succeeded", raw)
 			continue
 		}
-		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "cret") {
-			t.Errorf("Open(%q) = %v, want it to say %q and no password", raw, err, want)
-		}
+		assert.That(t, strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "cret"),
+			"Open(%q) = %v, want it to say %q and no password", raw, err, want)
 	}
 }
 
@@ -97,32 +94,23 @@ func TestOpenBoundsEveryStep(t *testing.T) {
 	client := require.Get(Open("rediss://cache", Options{Connections: 5}))(t)
 	defer client.Close()
 	o := client.(*redis.Client).Options()
-	if !o.ContextTimeoutEnabled {
-		t.Error("contexts do not bound commands")
-	}
+	assert.That(t, o.ContextTimeoutEnabled, "contexts do not bound commands")
 	for what, d := range map[string]time.Duration{
 		"dial": o.DialTimeout, "read": o.ReadTimeout, "write": o.WriteTimeout, "pool": o.PoolTimeout,
 	} {
-		if d <= 0 || d > time.Second {
-			t.Errorf("%s timeout is %v, want at most a second", what, d)
-		}
+		assert.That(t, d > 0 && d <= time.Second, "%s timeout is %v, want at most a second", what, d)
 	}
-	if o.PoolSize != 5 || o.MaxRetries != 1 || o.DialerRetries != 1 {
-		t.Errorf("pool of %d, %d retries, %d dials, want 5, 1, 1", o.PoolSize, o.MaxRetries, o.DialerRetries)
-	}
+	assert.That(t, o.PoolSize == 5 && o.MaxRetries == 1 && o.DialerRetries == 1,
+		"pool of %d, %d retries, %d dials, want 5, 1, 1", o.PoolSize, o.MaxRetries, o.DialerRetries)
 	if o.Protocol != 2 || !o.DisableIdentity || o.MaintNotificationsConfig.Mode != maintnotifications.ModeDisabled {
 		t.Error("the handshake says more than an old server or a proxy may understand")
 	}
-	if o.PipelinePoolSize >= 0 {
-		t.Error("pipelines have a pool of their own: more connections than were allowed")
-	}
+	assert.That(t, o.PipelinePoolSize < 0, "pipelines have a pool of their own: more connections than were allowed")
 }
 
 func TestOpenNamesItsConnections(t *testing.T) {
 	t.Parallel()
 	client := require.Get(Open(stack.Redis(t), Options{Name: "rollbackd höst/17"}))(t)
 	defer client.Close()
-	if name, err := client.ClientGetName(t.Context()).Result(); err != nil || name != "rollbackd:h-st/17" {
-		t.Errorf("CLIENT GETNAME = %q, %v, want rollbackd:h-st/17", name, err)
-	}
+	assert.Is(t, require.Get(client.ClientGetName(t.Context()).Result())(t), "rollbackd:h-st/17", "CLIENT GETNAME")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -107,9 +108,7 @@ func Keys(n int) []string {
 // Must ends the test on an error.
 func (w *World) Must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.OK(w, err)
 }
 
 // afterDone is what is found under a name that was done.
@@ -197,9 +196,8 @@ func (p Worker) Runs() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := p.Run(ctx); err != nil {
-			p.w.Errorf("%s runs: %v, want nil", p.token, err)
-		}
+		err := p.Run(ctx)
+		assert.That(p.w, err == nil, "%s runs: %v, want nil", p.token, err)
 	})
 	stop = func() { cancel(); wg.Wait() }
 	p.w.Cleanup(stop)
@@ -219,9 +217,8 @@ func (p Worker) GoesOnWithout(keys ...string) {
 	for range 100 {
 		p.Finds(lock.Mine, "", keys...)
 	}
-	if took := time.Since(start); took > 5*time.Second {
-		p.w.Errorf("100 calls took %v", took)
-	}
+	took := time.Since(start)
+	assert.That(p.w, took <= 5*time.Second, "100 calls took %v", took)
 }
 
 func hash(body byte) (h [32]byte) {

@@ -133,10 +133,9 @@ func doneMarker(t *testing.T, w *World) {
 	}
 	c.Finds(lock.Mine, "", "free")
 	want := hash(1)
-	if s := c.Look("one"); s.Hold != lock.DoneMarker || string(s.Hash) != string(want[:]) || s.TTL <= 50*time.Second ||
-		s.TTL > time.Minute {
-		t.Errorf("Show = %+v, want the done marker for about a minute", s)
-	}
+	s := c.Look("one")
+	assert.That(t, s.Hold == lock.DoneMarker && string(s.Hash) == string(want[:]) && s.TTL > 50*time.Second &&
+		s.TTL <= time.Minute, "Show = %+v, want the done marker for about a minute", s)
 	a.Ends(3, "one") // the last word is the right one: a marker may have lied
 	assert.Is(t, c.Find("one")[0].BodyHash, hash(3), "after another mark")
 	w.Worker("d", lock.Options{DoneTTL: 50 * time.Millisecond}).Ends(4, "short")
@@ -151,16 +150,14 @@ func foreign(t *testing.T, w *World) {
 	for _, key := range []string{"spoilt", "endless"} {
 		a.Finds(lock.Foreign, "", key)
 	}
-	if s := a.Look("spoilt"); s.Hold != lock.Foreign || s.Token != "" || s.Hash != nil {
-		t.Errorf("Show = %+v, want it foreign", s)
-	}
+	s := a.Look("spoilt")
+	assert.That(t, s.Hold == lock.Foreign && s.Token == "" && s.Hash == nil, "Show = %+v, want it foreign", s)
 	a.GiveBack("spoilt") // is not ours
 	b.Finds(lock.Foreign, "", "spoilt")
 	a.Ends(1, "spoilt") // a success is told over whatever stands there
 	b.Finds(w.afterDone(), "", "spoilt")
-	if _, _, cause := a.Up(); cause != nil {
-		t.Errorf("a foreign value was taken for a failure of the server: %v", cause)
-	}
+	_, _, cause := a.Up()
+	assert.That(t, cause == nil, "a foreign value was taken for a failure of the server: %v", cause)
 }
 
 func manyNames(t *testing.T, w *World) {
@@ -200,9 +197,8 @@ func lostReply(t *testing.T, w *World) {
 	a.Finds(lock.Mine, "", "one")
 	require.Is(t, lost(), 1, "replies were lost")
 	w.Worker("b", awake).Finds(lock.HeldByOther, "a", "one")
-	if _, _, cause := a.Up(); cause != nil {
-		t.Errorf("one lost reply was taken for a failure: %v", cause)
-	}
+	_, _, cause := a.Up()
+	assert.That(t, cause == nil, "one lost reply was taken for a failure: %v", cause)
 }
 
 func proceed(t *testing.T, w *World) {
@@ -217,9 +213,8 @@ func proceed(t *testing.T, w *World) {
 		a.Ends(1, "one")
 		a.GiveBack("one")
 	}
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("%d calls without a server took %v", calls, took)
-	}
+	took := time.Since(start)
+	assert.That(t, took <= 20*time.Second, "%d calls without a server took %v", calls, took)
 	if up, since, cause := a.Up(); up || cause == nil || time.Since(since) > time.Minute {
 		t.Errorf("Up = %v, %v, %v, want down since now, and why", up, since, cause)
 	}
@@ -238,16 +233,13 @@ func pause(t *testing.T, w *World) {
 	w.Stop(t)
 	start := time.Now()
 	for range 1000 {
-		if held, err := a.Lock(t.Context(), "a", w.Names("one", "two")); !errors.Is(err, lock.ErrUnavailable) || held != nil {
-			t.Fatalf("Lock = %v, %v, want ErrUnavailable", held, err)
-		}
+		held, err := a.Lock(t.Context(), "a", w.Names("one", "two"))
+		require.That(t, errors.Is(err, lock.ErrUnavailable) && held == nil, "Lock = %v, %v, want ErrUnavailable", held, err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("1000 calls took %v, want one timeout at most", took)
-	}
-	if _, err := a.Show(t.Context(), w.Names("one")[0]); err == nil {
-		t.Error("Show without a server succeeded")
-	}
+	took := time.Since(start)
+	assert.That(t, took <= 10*time.Second, "1000 calls took %v, want one timeout at most", took)
+	_, err := a.Show(t.Context(), w.Names("one")[0])
+	assert.That(t, err != nil, "Show without a server succeeded")
 	w.Start(t)
 	w.Await("the server is asked again", func() bool {
 		_, err := a.Lock(t.Context(), "a", w.Names("two"))
@@ -273,12 +265,10 @@ func frozen(t *testing.T, w *World) {
 	w.Freeze(t)
 	a.GoesOnWithout(keys[5:]...)
 	_, err := pausing.Lock(t.Context(), "c", w.Names("one"))
-	if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "took over 300ms") {
-		t.Errorf("Lock = %v, want ErrUnavailable and why", err)
-	}
-	if _, err := pausing.Show(t.Context(), w.Names("one")[0]); err == nil {
-		t.Error("Show without an answer succeeded")
-	}
+	assert.That(t, errors.Is(err, lock.ErrUnavailable) && strings.Contains(err.Error(), "took over 300ms"),
+		"Lock = %v, want ErrUnavailable and why", err)
+	_, err = pausing.Show(t.Context(), w.Names("one")[0])
+	assert.That(t, err != nil, "Show without an answer succeeded")
 	w.Thaw(t)
 	a.IsAsked()
 	other.IsAsked()
@@ -297,31 +287,25 @@ func ended(t *testing.T, w *World) {
 		for what, err := range map[string]error{
 			"Lock": err, "Release": a.Release(ctx, "a", names), "Done": a.Done(ctx, []lock.Mark{{Name: names[0]}}),
 		} {
-			if !errors.Is(err, why) || errors.Is(err, lock.ErrUnavailable) {
-				t.Errorf("%s: %s = %v, want the caller's own cause", policy, what, err)
-			}
+			assert.That(t, errors.Is(err, why) && !errors.Is(err, lock.ErrUnavailable),
+				"%s: %s = %v, want the caller's own cause", policy, what, err)
 		}
-		if _, _, cause := a.Up(); cause != nil {
-			t.Errorf("%s: the server was given up: %v", policy, cause)
-		}
+		_, _, cause := a.Up()
+		assert.That(t, cause == nil, "%s: the server was given up: %v", policy, cause)
 	}
 }
 
 func zeroName(t *testing.T, w *World) {
 	a := w.Worker("a", awake)
 	bad := append(w.Names("one"), lock.Name{})
-	if _, err := a.Lock(t.Context(), "a", bad); err == nil {
-		t.Error("Lock of the zero name succeeded: all of them would share one lock")
-	}
-	if err := a.Release(t.Context(), "a", bad); err == nil {
-		t.Error("Release of the zero name succeeded")
-	}
-	if err := a.Done(t.Context(), []lock.Mark{{Name: bad[1]}}); err == nil {
-		t.Error("Done of the zero name succeeded: one marker would end all of them")
-	}
-	if _, err := a.Show(t.Context(), bad[1]); err == nil {
-		t.Error("Show of the zero name succeeded")
-	}
+	_, err := a.Lock(t.Context(), "a", bad)
+	assert.That(t, err != nil, "Lock of the zero name succeeded: all of them would share one lock")
+	err = a.Release(t.Context(), "a", bad)
+	assert.That(t, err != nil, "Release of the zero name succeeded")
+	err = a.Done(t.Context(), []lock.Mark{{Name: bad[1]}})
+	assert.That(t, err != nil, "Done of the zero name succeeded: one marker would end all of them")
+	_, err = a.Show(t.Context(), bad[1])
+	assert.That(t, err != nil, "Show of the zero name succeeded")
 	assert.Is(t, a.Look("one").Hold, 0, "the good name beside the refused one")
 }
 
@@ -329,17 +313,15 @@ func noNames(t *testing.T, w *World) {
 	a := w.Worker("a", lock.Options{OnError: lock.Pause})
 	w.Stop(t)
 	held, err := a.Lock(t.Context(), "a", nil)
-	if err := errors.Join(err, a.Release(t.Context(), "a", nil), a.Done(t.Context(), nil)); err != nil || len(held) != 0 {
-		t.Errorf("empty calls = %v, %v, want nothing", held, err)
-	}
+	err = errors.Join(err, a.Release(t.Context(), "a", nil), a.Done(t.Context(), nil))
+	assert.That(t, err == nil && len(held) == 0, "empty calls = %v, %v, want nothing", held, err)
 }
 
 func runsOnce(t *testing.T, w *World) {
 	a := w.Worker("a", awake)
 	a.Runs()()
-	if err := a.Run(t.Context()); err == nil {
-		t.Error("the second Run succeeded")
-	}
+	err := a.Run(t.Context())
+	assert.That(t, err != nil, "the second Run succeeded")
 }
 
 func counted(t *testing.T, w *World) {

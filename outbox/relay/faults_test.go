@@ -70,15 +70,11 @@ func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
 		producers.Go(func() {
 			for body := range bodies {
 				m := outbox.Message{Tag: "t", Key: fmt.Sprint("k", key), Body: []byte(fmt.Sprint(body))}
-				if !poll.Within(time.Minute, func() bool {
+				assert.That(t, poll.Within(time.Minute, func() bool {
 					err := w.tryPut(m)
-					if err != nil && !errors.Is(err, outbox.ErrConflict) {
-						t.Error(err)
-					}
+					assert.That(t, err == nil || errors.Is(err, outbox.ErrConflict), "put: %v", err)
 					return err == nil
-				}) {
-					t.Errorf("%s=%s was not taken within a minute", m.Key, m.Body)
-				}
+				}), "%s=%s was not taken within a minute", m.Key, m.Body)
 			}
 		})
 	}
@@ -127,15 +123,13 @@ func TestAKeyIsTakenWhileItsMessageIsUnderWay(t *testing.T) {
 	again := w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("the first body")})
 	other := w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("another")})
 	close(under.opened)
-	if again != nil || !errors.Is(other, outbox.ErrConflict) {
-		t.Errorf("the same body: %v; another one: %v", again, other)
-	}
+	assert.That(t, again == nil && errors.Is(other, outbox.ErrConflict), "the same body: %v; another one: %v", again,
+		other)
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 	w.must(w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("another")}))
 	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-	if came := w.sent(); len(came) != 2 || came["k=the first body"] != 1 || came["k=another"] != 1 {
-		t.Errorf("%v came", came)
-	}
+	came := w.sent()
+	assert.That(t, len(came) == 2 && came["k=the first body"] == 1 && came["k=another"] == 1, "%v came", came)
 }
 
 // Given a relay that has deleted a row and is about to commit that, when the key is put again, with the same body or
@@ -165,15 +159,13 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 					Scan(&waits) == nil && waits
 			})
 			close(deleted.opened)
-			if err := <-put; err != nil || !waits {
-				t.Fatalf("put: %v, it had waited for the relay: %v", err, waits)
-			}
+			err := <-put
+			require.That(t, err == nil && waits, "put: %v, it had waited for the relay: %v", err, waits)
 			w.must(tx.Commit())
 			poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 			came := w.sent()
-			if body == "the first body" && came["k="+body] != 2 || came["k=the first body"] == 0 || came["k="+body] == 0 {
-				t.Errorf("%v came", came)
-			}
+			assert.That(t, (body != "the first body" || came["k="+body] == 2) && came["k=the first body"] != 0 &&
+				came["k="+body] != 0, "%v came", came)
 		})
 	}
 }
@@ -255,9 +247,7 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 					t.Errorf("the log says %d times: %s", times, what)
 				}
 			}
-			if len(said) == 0 {
-				t.Error("the log says nothing of it")
-			}
+			assert.That(t, len(said) != 0, "the log says nothing of it")
 		})
 	}
 }

@@ -55,9 +55,7 @@ func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 
 func (w *world) must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	require.OK(w, err)
 }
 
 func (w *world) config() relay.Config {
@@ -124,11 +122,9 @@ func TestWhatIsPutArrivesOnceAndLeavesTheOutbox(t *testing.T) {
 		if d.MessageId != "with headers" {
 			continue
 		}
-		if d.Type != "order.cancelled" || d.ContentType != "text/plain" || d.Headers["tenant"] != "a" ||
-			d.Headers["n"] != int64(3) || d.Headers["f"] != 1.5 || d.Headers["on"] != true ||
-			d.Headers["x-message-key"] != "with headers" || string(d.Body) != "not JSON" {
-			t.Errorf("it arrived as %+v", d)
-		}
+		assert.That(t, d.Type == "order.cancelled" && d.ContentType == "text/plain" && d.Headers["tenant"] == "a" &&
+			d.Headers["n"] == int64(3) && d.Headers["f"] == 1.5 && d.Headers["on"] == true &&
+			d.Headers["x-message-key"] == "with headers" && string(d.Body) == "not JSON", "it arrived as %+v", d)
 		return
 	}
 	t.Error("the message with headers did not arrive")

@@ -209,9 +209,8 @@ func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 	all := rights.MySQL(names, rights.Producer)
 	w.must(produce(open(all)))
 	for i, r := range all {
-		if produce(open(slices.Delete(slices.Clone(all), i, i+1))) == nil {
-			t.Errorf("a producer puts and cancels without %s on %s", r.Privilege, r.Table)
-		}
+		assert.That(t, produce(open(slices.Delete(slices.Clone(all), i, i+1))) != nil,
+			"a producer puts and cancels without %s on %s", r.Privilege, r.Table)
 	}
 	all = rights.MySQL(names, rights.Relay)
 	for i, r := range all {
@@ -252,9 +251,7 @@ func TestParkedMessagesGoWithTheRetention(t *testing.T) {
 			poll.Until(t, "the old ones to be deleted, and a line about them", func() bool {
 				return w.count("msg_key <> 'young'") == 0 && len(log.times(slog.LevelWarn)) == 1
 			})
-			if w.count("TRUE") != 1 {
-				t.Error("the young one is gone")
-			}
+			assert.That(t, w.count("TRUE") == 1, "the young one is gone")
 		})
 	}
 }

@@ -17,6 +17,14 @@ func Is[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	unless(t, got == want, got, want, what, args)
 }
 
+// That fails the test unless it is so.
+func That(t testing.TB, so bool, otherwise string, args ...any) {
+	t.Helper()
+	if !so {
+		t.Errorf(otherwise, args...)
+	}
+}
+
 // AtMost fails the test if got is more than want.
 func AtMost[T cmp.Ordered](t testing.TB, got, want T, what string, args ...any) {
 	t.Helper()

@@ -38,5 +38,13 @@ func Is[T comparable](t Test, got, want T, what string, args ...any) {
 	}
 }
 
+// That ends the test unless it is so.
+func That(t Test, so bool, otherwise string, args ...any) {
+	t.Helper()
+	if !so {
+		t.Fatal(fmt.Sprintf(otherwise, args...))
+	}
+}
+
 // First is Get for what also returns something that nobody asks for.
 func First[T, U any](v T, _ U, err error) func(Test) T { return Get(v, err) }
