@@ -19,7 +19,6 @@ import (
 )
 
 func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const workers, keys = 8, 50
 	var claimed [keys]atomic.Int32
@@ -50,7 +49,6 @@ func isCommit(request []byte) bool { return bytes.HasSuffix(request, []byte("\x0
 // Given a COMMIT that never reaches the server, or whose answer does not come back, then what it says of many is
 // unknown, or found to be done; repeated it is done, and a success is cleared up with Holds.
 func TestCommitWhoseAnswerIsLost(t *testing.T) {
-	t.Parallel()
 	direct := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, direct.dsn))
 	w := worldOf(t, direct.dsn, open(t, proxy.Through(direct.dsn)))
@@ -66,20 +64,19 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 		claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), what)
 		<-lost
 		for i, err := range errs {
-			wantError(t, what+" of claims", err, want)
+			assert.Error(t, err, want, what+" of claims")
 			if err == nil {
 				wantVersion(t, direct.read(entries[i].Identity), claims[i].Row().Version)
 			} else if got := mysqldb.Classify(err); got != mysqldb.FaultUnavailable {
 				t.Errorf("fault %v, want unavailable", got)
 			}
 		}
-		claims, errs = w.log.ClaimAll(t.Context(), fresh(entries), what)
-		wantError(t, "claims, repeated", errors.Join(errs...), nil)
+		claims = require.All(w.log.ClaimAll(t.Context(), fresh(entries), what))(t)
 
 		lost = lose()
 		_, err := first(w.log.FailAll(t.Context(), []Failure{{Claim: claims[0], Cause: "boom"}}))
 		<-lost
-		wantError(t, what+" of a failure", err, want)
+		assert.Error(t, err, want, what+" of a failure")
 
 		lost = lose()
 		err = w.success(claims[1])
@@ -97,7 +94,6 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 // Given rows without an attempt and with a failed one, when their claims are put off again and again, then each keeps
 // the time that it had, no attempt is counted, its remark is the last cause, and its story has one line of them all.
 func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	fresh, failed := key("fresh"), key("failed")
 	w.fail(w.claim(absent(failed), "a"), "boom")
@@ -106,9 +102,10 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 	claims := []Claim{w.claim(absent(fresh), "b"), w.claim(w.read(failed), "c")}
 	for i := range 3 {
 		cause := fmt.Sprintf("busy %d", i)
-		wantError(t, "put off", errors.Join(w.log.PutOffAll(t.Context(), []Failure{
+		assert.OK(t, errors.Join(w.log.PutOffAll(t.Context(), []Failure{
 			{Claim: claims[0], Cause: cause}, {Claim: claims[1], Cause: cause},
-		})...), nil)
+		})...))
+
 		a, b := w.read(fresh), w.read(failed)
 		require.That(t, a.At.Equal(a.CreatedAt) && b.At.Equal(stands), "round %d: %+v and %+v", i, a, b)
 		for attempts, r := range []Row{a, b} {
@@ -118,7 +115,7 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 		claims[0], claims[1] = w.claim(a, fmt.Sprint("d", i)), w.claim(b, fmt.Sprint("e", i))
 	}
 	w.fail(claims[0], "boom")
-	wantError(t, "success", w.success(claims[1]), nil)
+	assert.OK(t, w.success(claims[1]))
 	for k, want := range map[Identity]string{
 		fresh: "absent>processing 1/0, processing>failed 0/0: put off: busy 0, processing>failed 1/0: boom",
 		failed: "absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0: put " +
@@ -143,8 +140,7 @@ func (w *world) blameAll(entries []Entry, cause func(i int) string) []Row {
 	for i, e := range entries {
 		blamed[i] = Blamed{Entry: e, Cause: cause(i)}
 	}
-	rows, errs := w.log.BlameAll(w.t.Context(), blamed, "blame/1")
-	wantError(w.t, "blame", errors.Join(errs...), nil)
+	rows := require.All(w.log.BlameAll(w.t.Context(), blamed, "blame/1"))(w.t)
 	for _, e := range entries {
 		w.older(e.Identity, time.Hour)
 	}
@@ -170,22 +166,20 @@ func (c *counting) ExecContext(ctx context.Context, query string, args ...any) (
 
 // Messages of one version share a statement: that is what makes failures fast.
 func TestManyOfOneVersionTakeOneStatement(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed("", maxSameShape)
-	claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), "claim/1")
-	wantError(t, "claim", errors.Join(errs...), nil)
-	wantError(t, "apply", w.inTx(func(tx *sql.Tx) error {
+	claims := require.All(w.log.ClaimAll(t.Context(), fresh(entries), "claim/1"))(t)
+	assert.OK(t, w.inTx(func(tx *sql.Tx) error {
 		count := &counting{Execer: tx}
 		err := w.log.SuccessAll(t.Context(), count, claims)
 		assert.Is(t, count.n, 1, "statements for %d rows", len(claims))
 		return err
-	}), nil)
+	}))
+
 }
 
 // Each row keeps its own error, whatever is in it.
 func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed("", 300)
 	cause := func(i int) string { return fmt.Sprintf("%d: it's \\ broken ü %s", i, strings.Repeat("x", i)) }
@@ -195,14 +189,12 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 		require.That(t, have.Remark == cause(i) && have.Version == row.Version &&
 			string(have.Body) == string(entries[i].Body), "%v is %+v after it was blamed", row.Identity, have)
 	}
-	claims, errs := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
-	wantError(t, "claim", errors.Join(errs...), nil)
+	claims := require.All(w.log.ClaimAll(t.Context(), known(rows), "claim/1"))(t)
 	failures := make([]Failure, len(claims))
 	for i, c := range claims {
 		failures[i] = Failure{Claim: c, Cause: "again " + cause(i)}
 	}
-	_, errs = w.log.FailAll(t.Context(), failures)
-	wantError(t, "fail", errors.Join(errs...), nil)
+	require.All(w.log.FailAll(t.Context(), failures))(t)
 	for i, e := range entries {
 		have, events := w.read(e.Identity), w.events(e.Identity)
 		require.That(t, have.Remark == "again "+cause(i) && have.Status == Failed && have.Attempts == 2 &&
@@ -213,7 +205,6 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 
 // Whoever holds claims holds off those who would take them over, and finds out whom it has lost.
 func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for name, spoil := range map[string]string{
 		"taken over":    "UPDATE consumer_log SET owner = 'b'",
@@ -233,10 +224,10 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 			})
 		}
 		w.exec(spoil+keyIs, keyArgs(claims[3].Identity)...)
-		wantError(t, name, hold(), ErrLost)
+		assert.Error(t, hold(), ErrLost, name)
 		wantVersion(t, w.read(claims[0].Identity), claims[0].version())
 		claims = append(claims[:3:3], claims[4])
-		wantError(t, name+": hold the others", hold(), nil)
+		assert.OK(t, hold())
 		row := w.read(claims[1].Identity)
 		assert.That(t, row.Version == claims[1].Applied() && row.Body == nil, "%s: the second is %+v", name, row)
 	}
@@ -246,7 +237,6 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 // their attempts, then none is due or claimed before, each is then, however young it is, and a claim, a reopening and a
 // clock that has gone back forget the time.
 func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	ways := map[string]func(k Identity, after time.Duration) error{
 		"blamed": func(k Identity, after time.Duration) error {
@@ -270,12 +260,12 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 		for _, after := range []time.Duration{10 * time.Minute, 5 * testDelay} {
 			k := key(fmt.Sprint(name, after))
 			moved := time.Now()
-			wantError(t, name, move(k, after), nil)
+			assert.OK(t, move(k, after))
 			row := w.read(k)
 			assert.That(t, !row.Due && row.Wait <= after && row.Wait >= after-time.Minute && w.log.Overdue(row) == 0,
 				"%v: %+v, want it to wait", k, row)
 			_, err := w.log.Claim(t.Context(), row, entryOf(k), "early")
-			wantError(t, "a claim before its time", err, ErrLost)
+			assert.Error(t, err, ErrLost, "a claim before its time")
 			passes(k, after-time.Second) // it is due half a second early
 			row = w.read(k)
 			early := row.Due && time.Since(moved) < time.Second/2 // which a busy machine may take to come here
@@ -289,13 +279,13 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 			assert.Is(t, is, 1, "%v: a claim keeps the time", k)
 		}
 		back := key(name + " when the clock has gone back")
-		wantError(t, name, move(back, time.Hour), nil)
+		assert.OK(t, move(back, time.Hour))
 		passes(back, -721*time.Hour)
 		w.claim(w.read(back), "back")
 		again := key(name + " and reopened")
-		wantError(t, name, move(again, time.Hour), nil)
+		assert.OK(t, move(again, time.Hour))
 		row, err := w.log.Reopen(t.Context(), w.read(again), entryOf(again), ReplayNote{By: "x", Token: "r"})
-		if wantError(t, "reopen", err, nil); !row.Due {
+		if assert.OK(t, err); !row.Due {
 			t.Errorf("%v: %+v, want it due at once", again, row)
 		}
 		w.claim(w.read(again), "reopened")

@@ -27,7 +27,6 @@ func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
 
 // The statement and the judgement of a row must agree, else letters are looked for in vain or never.
 func TestTheRowsThatAreDueAreCounted(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c := Cooling{Reasons: []Reason{"exhausted", "crashed"}, After: time.Minute, Most: 24 * time.Hour, MaxReplays: 3}
 	for i, r := range []struct {

@@ -1,6 +1,8 @@
 package dedup
 
-import "context"
+import (
+	"context"
+)
 
 // What only the tests call.
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func entries(n int) []Entry {
@@ -26,13 +27,12 @@ func entries(n int) []Entry {
 }
 
 func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := entries(2345) // three statements
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	first := all[0].Identity
 
-	wantError(t, "insert", w.insertSuccess(all...), nil)
+	assert.OK(t, w.insertSuccess(all...))
 
 	assert.That(t, all[0].Identity == first, "the caller's entries were reordered")
 	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body IS " +
@@ -46,31 +46,30 @@ func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
 }
 
 func TestFastPathMeetingARowOfOurs(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := entries(10)
-	wantError(t, "insert", w.insertSuccess(all[3]), nil)
+	assert.OK(t, w.insertSuccess(all[3]))
 
-	wantError(t, "insert again", w.insertSuccess(all...), ErrExists)
+	assert.Error(t, w.insertSuccess(all...), ErrExists, "insert again")
 
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 1, "rows")
 	if err := w.insertSuccess(all[5], all[5]); err == nil || errors.Is(err, ErrExists) {
 		t.Errorf("one identity twice in a batch = %v, want an error that looking up again does not explain", err)
 	}
-	wantError(t, "none", w.insertSuccess(), nil)
+	assert.OK(t, w.insertSuccess())
 }
 
 func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := entries(2)
-	wantError(t, "insert and take back", w.inTx(func(tx *sql.Tx) error {
-		wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all), nil)
-		wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}), nil)
+	assert.OK(t, w.inTx(func(tx *sql.Tx) error {
+		assert.OK(t, w.log.InsertSuccess(t.Context(), tx, all))
+		assert.OK(t, w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}))
 		err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity})
 		assert.That(t, err != nil, "taken back twice, want an error: its row is not this transaction's")
 		return nil
-	}), nil)
+	}))
+
 	for i, want := range []Status{Absent, Success} {
 		assert.Is(t, w.read(all[i].Identity).Status, want, "row %d", i)
 	}
@@ -78,7 +77,6 @@ func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 
 // A 1062 of another table says nothing about our row: taken for ours, the engine would look up and start anew for ever.
 func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.exec("CREATE TABLE audit (n INT, UNIQUE KEY audit_once (n))")
 	w.exec("INSERT INTO audit VALUES (1)")
@@ -95,13 +93,12 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	w.exec("DROP TRIGGER audit_log")
 	longest := Identity{strings.Repeat("'", MaxGroup), strings.Repeat("\\", MaxTag), strings.Repeat("é", MaxKey/2)}
 	for _, k := range []Identity{k, longest} {
-		wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
-		wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
+		assert.OK(t, w.insertSuccess(entryOf(k)))
+		assert.Error(t, w.insertSuccess(entryOf(k)), ErrExists, "insert again")
 	}
 }
 
 func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := entries(1200)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -113,7 +110,6 @@ func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 }
 
 func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := entries(300)
 	var wg sync.WaitGroup
@@ -142,7 +138,7 @@ func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 }
 
 func BenchmarkInsertAndLookUpOf500(b *testing.B) {
-	w := newWorld(b)
+	w := newWorldOn(b, stack.MySQL(b))
 	all := entries(500)
 	keys := make([]Identity, len(all))
 	n := 0
@@ -161,27 +157,26 @@ func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 
 // Batches that are full have one text, which a connection prepares once; what it stores is the same.
 func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.pool.SetMaxOpenConns(1)
 	count := func(name string) (n int) {
 		t.Helper()
 		row := w.pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE '"+name+"'")
-		wantError(t, name, row.Scan(&name, &n), nil)
+		assert.OK(t, row.Scan(&name, &n))
 		return n
 	}
 	byMigration, ran := count("Com_stmt_prepare"), count("Com_stmt_execute")
 	all := entries(3*maxRows + 3*(leastRepeated-1))
 	all[maxRows].Key, all[maxRows].MessageID = "'\\\"é", ""
 	for i := range 3 {
-		wantError(t, "insert", w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...), nil)
+		assert.OK(t, w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...))
 	}
 	prepares, executes := count("Com_stmt_prepare")-byMigration, count("Com_stmt_execute")-ran
 	assert.That(t, prepares == 1 && executes == 2, "three full batches: prepared %d times, executed so %d times; want 1 "+
 		"and 2", prepares, executes)
 	for i := range 3 {
 		from := 3*maxRows + i*(leastRepeated-1)
-		wantError(t, "insert", w.insertSuccess(all[from:from+leastRepeated-1]...), nil)
+		assert.OK(t, w.insertSuccess(all[from:from+leastRepeated-1]...))
 	}
 	assert.Is(t, count("Com_stmt_prepare")-byMigration, 1, "small batches were prepared too: times")
 	for _, i := range []int{0, maxRows, 2*maxRows + 1, len(all) - 1} {
@@ -190,6 +185,6 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		assert.That(t, row.MessageID == all[i].MessageID && string(row.BodyHash) == string(all[i].BodyHash[:]),
 			"row %d is %+v", i, row)
 	}
-	wantError(t, "a copy in a full batch", w.insertSuccess(all[:maxRows]...), ErrExists)
+	assert.Error(t, w.insertSuccess(all[:maxRows]...), ErrExists, "a copy in a full batch")
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")
 }

@@ -32,15 +32,13 @@ func (w *world) later(limit LetterLimit, d time.Duration) {
 }
 
 func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	var sum atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 10 {
-				got, _, err := w.log.ReserveLetters(t.Context(), letterLimit(), 7)
-				assert.OK(t, err)
+				got := require.First(w.log.ReserveLetters(t.Context(), letterLimit(), 7))(t)
 				sum.Add(int64(got))
 			}
 		})
@@ -53,7 +51,6 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 // or with its pause once more was asked for, however old it becomes; as many letters as messages were applied are
 // within the limit.
 func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	limit := letterLimit()
 	apply := func(prefix string, n int) {

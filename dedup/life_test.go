@@ -137,7 +137,6 @@ func (l *life) String() string {
 
 // Each way that an identity goes ends in the row that the calls promise, and its story has a line of each step.
 func TestEachWayEndsInItsRow(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const crashed = "attempt 3 by c ended without a result: its lease is over"
 	for name, c := range map[string]struct {
@@ -273,7 +272,6 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 
 // What the columns do not hold is cut, or refused before anything is written.
 func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	ctx, k, bad := t.Context(), key("k"), key("a\x00")
 	claim := func(k Identity, owner string) error {
@@ -293,9 +291,9 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	} {
 		assert.That(t, err != nil && !errors.Is(err, ErrLost), "%s was taken: %v", what, err)
 	}
-	wantError(t, "claim", claim(bad, "o"), ErrIdentity)
-	wantError(t, "insert", w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity)
-	wantError(t, "dead", dead(bad, "malformed"), ErrIdentity)
+	assert.Error(t, claim(bad, "o"), ErrIdentity, "claim")
+	assert.Error(t, w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity, "insert")
+	assert.Error(t, dead(bad, "malformed"), ErrIdentity, "dead")
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows")
 
 	e := entryOf(k)

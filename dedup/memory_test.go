@@ -15,7 +15,7 @@ import (
 // besides is a world in memory with the rows that the trials meet.
 func (w *world) besides(all []trial) *world {
 	log, memory, err := NewMemory(w.log.Options(), time.Now)
-	wantError(w.t, "a log in memory", err, nil)
+	assert.OK(w.t, err)
 	now := time.Now().UTC()
 	for _, tr := range all {
 		if tr.real.Status != Absent {
@@ -59,20 +59,20 @@ func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
 	log, memory, err := NewMemory(LogOptions{
 		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
 	}, time.Now)
-	wantError(t, "a log in memory", err, nil)
+	assert.OK(t, err)
 	w := &world{t: t, log: log, memory: memory}
 	a, b, c := key("a"), key("b"), key("c")
-	wantError(t, "insert", log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a)}), nil)
+	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a)}))
 	claim := w.claimAt(b)
-	wantError(t, "hold", log.Hold(t.Context(), nil, []Claim{claim}), nil)
+	assert.OK(t, log.Hold(t.Context(), nil, []Claim{claim}))
 	memory.Committed()
-	wantError(t, "insert", log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a), entryOf(c)}), nil)
-	wantError(t, "take back", log.TakeBack(t.Context(), nil, []Identity{a}), nil)
+	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a), entryOf(c)}))
+	assert.OK(t, log.TakeBack(t.Context(), nil, []Identity{a}))
 	memory.Committed()
 	for k, want := range map[Identity]Status{a: Absent, b: Processing, c: Success} {
 		assert.Is(t, w.read(k).Status, want, "%s", k.Key)
 	}
-	wantError(t, "insert again", log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists)
+	assert.Error(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists, "insert again")
 }
 
 // Given a row in memory that waits as its handler has said, then it is claimed when that time is over, and no sooner.
@@ -82,7 +82,7 @@ func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
 	log, memory, err := NewMemory(LogOptions{
 		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
 	}, func() time.Time { return now })
-	wantError(t, "a log in memory", err, nil)
+	assert.OK(t, err)
 	w := &world{t: t, log: log, memory: memory}
 	k := key("waits")
 	require.Get(first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
@@ -91,6 +91,6 @@ func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
 		row := w.read(k)
 		assert.That(t, row.Due == (want == nil), "%+v, want it due: %v", row, want == nil)
 		_, err := log.Claim(t.Context(), row, entryOf(k), "b")
-		wantError(t, "claim", err, want)
+		assert.Error(t, err, want, "claim")
 	}
 }

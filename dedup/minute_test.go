@@ -14,7 +14,6 @@ import (
 // Given several daemons that add to the same minutes, then counts add up, of the messages that wait the largest number
 // stays as long as anybody knows one, and each group, queue and minute has its own; a minute of nobody is not there.
 func TestMinutesAddUp(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	add := func(group, queue string, ago time.Duration, m Minute) {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // TestModel holds the log to the protocol of docs/model on a real server: random interleavings of two workers and two
@@ -42,7 +43,7 @@ func TestModel(t *testing.T) {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	w := newWorld(t)
+	w := newWorldOn(t, stack.MySQL(t))
 	w.exec("CREATE TABLE model_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL, KEY (name)) " +
 		"ENGINE=InnoDB")
 	l := &lab{t: t, logs: map[int]*Log{}, happened: map[string]int{}}

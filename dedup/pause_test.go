@@ -12,7 +12,6 @@ import (
 )
 
 func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	var done, refused atomic.Int32
 	var wg sync.WaitGroup
@@ -35,7 +34,6 @@ func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
 }
 
 func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	long := strings.Repeat("<é", 500)
 	set := func(id string, lasts time.Duration, instead string) error {
@@ -48,7 +46,7 @@ func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
 	}
 	stands := func(what string, err, want error, id string) {
 		t.Helper()
-		wantError(t, what, err, want)
+		assert.Error(t, err, want, what)
 		p, err := w.log.Paused(t.Context(), "g", "q")
 		assert.That(t, err == nil && p.ID == id && (p.Left > 0) == (id != ""), "%s: %+v, %v; want %q", what, p, err, id)
 	}

@@ -42,7 +42,6 @@ func counts(pruned []Pruned) map[Status]int {
 }
 
 func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	// given rows of all kinds, and more than a page of one moment, under several tags
 	var stay []string
@@ -105,7 +104,6 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 
 // A discarded row that is old may be reopened between the moment when Prune reads its key and the one when it deletes.
 func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.put(aged("t", 3, Discarded, month+time.Hour)...)
 	w.tell("TRUE")
@@ -115,11 +113,10 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	require.That(t, err == nil && len(page) == 3, "page = %v, %v", page, err)
 	moves, again, stays := key("t-00000"), key("t-00001"), key("t-00002")
 	for _, k := range []Identity{moves, again} {
-		_, err = w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{By: "me", Token: k.Key, Discarded: true})
-		wantError(t, "reopen", err, nil)
+		require.Get(w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{By: "me", Token: k.Key, Discarded: true}))(t)
 	}
-	wantError(t, "discard", w.log.Discard(t.Context(), w.read(again), entryOf(again), "me", "again"), nil)
-	wantError(t, "delete", p.delete(t.Context(), page), nil)
+	assert.OK(t, w.log.Discard(t.Context(), w.read(again), entryOf(again), "me", "again"))
+	assert.OK(t, p.delete(t.Context(), page))
 	for k, want := range map[Identity]Status{moves: Failed, again: Discarded, stays: Absent} {
 		assert.Is(t, w.read(k).Status, want, "%v", k)
 	}
@@ -161,14 +158,12 @@ func TestPruneRestsOnlyWhileItKeepsPaceWithWhatCame(t *testing.T) {
 }
 
 func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	rows := aged("t", 20, Success, month+time.Hour)
 	w.put(rows...)
 	cleaner := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{LockWait: time.Second}))
 	// given a worker that holds one of the rows, as a late duplicate does until it rolls back
-	tx, err := w.pool.BeginTx(t.Context(), nil)
-	wantError(t, "begin", err, nil)
+	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback()
 	require.Get(tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(rows[7].Identity)...))(t)
 	done := make(chan error, 1)
@@ -183,15 +178,14 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 		})
 	}
 	require.Get(tx.Exec("SELECT 1 FROM consumer_log"))(t)
-	wantError(t, "the worker's end", tx.Rollback(), nil)
-	wantError(t, "Prune", <-done, nil)
+	assert.OK(t, tx.Rollback())
+	assert.OK(t, <-done)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows are left")
 }
 
 // Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never
 // a message.
 func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	rows := aged("t", 6000, Success, month+time.Hour)
 	w.put(rows...)

@@ -255,7 +255,6 @@ func (w *world) told() map[Identity][]Event {
 // Every state, version, age and action, on the real database: what the table allows happens, and nothing else; in
 // memory the same comes of it and the same rows are left, so that what a handler's test sees is what production does.
 func TestOnlyTheTableHappens(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	all := trials()
 	moved := w.judge(all, func() []error {

@@ -19,7 +19,7 @@ func (w *world) waypoint(name string) Waypoint {
 func (w *world) waypointOf(name, run string) (Waypoint, string) {
 	w.t.Helper()
 	at, note, err := w.log.Waypoint(w.t.Context(), name, run)
-	wantError(w.t, "waypoint", err, nil)
+	assert.OK(w.t, err)
 	return at, string(note)
 }
 
@@ -27,7 +27,7 @@ func (w *world) waypointOf(name, run string) (Waypoint, string) {
 func (w *world) takeOver(at Waypoint, note string, want error, all ...Taken) Waypoint {
 	w.t.Helper()
 	at, err := w.log.TakeOver(w.t.Context(), at, []byte(note), all)
-	wantError(w.t, "take over "+note, err, want)
+	assert.Error(w.t, err, want, "take over "+note)
 	return at
 }
 
@@ -40,7 +40,6 @@ func takenOf(name string, status Status) Taken {
 // left open is dead with all that is known of it, and only that has a line of its story; when the other log says more
 // of it later, it is renewed, and success in the end.
 func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	done, open, late := takenOf("done", Success), takenOf("open", Dead), takenOf("late", Success)
 	late.At, late.Attempts = time.Now().Add(24*time.Hour), -3
@@ -80,12 +79,11 @@ func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
 // Given a chunk of which one row was moved by somebody, or stands there, when it is taken over, then nothing of it is
 // written and the waypoint stays.
 func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	open, done := takenOf("open", Dead), takenOf("open", Success)
 	at := w.takeOver(w.waypoint("x"), "first", nil, open)
 	done.From = w.read(open.Identity)
-	wantError(t, "discard", w.log.Discard(t.Context(), done.From, open.Entry, "ann", "done by hand"), nil)
+	assert.OK(t, w.log.Discard(t.Context(), done.From, open.Entry, "ann", "done by hand"))
 	w.put(Row{Identity: key("there"), Version: Version{Status: Success}})
 	for _, met := range []Taken{done, takenOf("there", Success)} {
 		w.takeOver(at, "second", ErrLost, met, takenOf("other", Success))
@@ -98,7 +96,6 @@ func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
 // Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
 // other has written nothing; a call that was answered may be repeated, as after a lost answer, and is done once.
 func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	first := w.waypoint("x")
 	second, _ := w.waypointOf("x", "the other run")
@@ -116,7 +113,6 @@ func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
 }
 
 func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	at := w.waypoint("x:b")
 	for _, size := range []int{0, 1, 255, 256, 3000, 511, 0, 12} {
@@ -137,7 +133,6 @@ func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
 
 // A thousand rows, of which many are large, need statements of their own and are one transaction all the same.
 func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	var all []Taken
 	for i := range 1000 {

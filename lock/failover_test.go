@@ -97,8 +97,7 @@ func (p *pair) cutOff(replica *stack.Server) {
 	p.Must(client.ConfigSet(p.Context(), "masterauth", "nobody's").Err())
 	p.Must(client.ClientKillByFilter(p.Context(), "TYPE", "master").Err())
 	p.Await("the replica has lost its master", func() bool {
-		info, err := client.Info(p.Context(), "replication").Result()
-		p.Must(err)
+		info := require.Get(client.Info(p.Context(), "replication").Result())(p)
 		return strings.Contains(info, "master_link_status:down")
 	})
 }
@@ -167,8 +166,7 @@ func TestASentinelThatStandsStillIsLeft(t *testing.T) {
 	p.a.Finds(lock.Mine, "", "before")
 	p.handedOn(p.set.Data[0])
 	const name = "rollbackd-alone"
-	client, err := lock.OpenRedis(p.set.URL(), lock.RedisOptions{Name: name})
-	p.Must(err)
+	client := require.Get(lock.OpenRedis(p.set.URL(), lock.RedisOptions{Name: name}))(p)
 	t.Cleanup(func() { _ = client.Close() })
 	alone := p.Of(openLock(t, client, lock.Options{LockTTL: time.Minute, Timeout: patient}), "alone")
 	alone.Runs()
@@ -227,8 +225,7 @@ func (p *pair) handedOnInCluster(master *stack.Server) {
 		break
 	}
 	p.Await("the replica has what its master has", func() bool {
-		info, err := client.Info(p.Context(), "replication").Result()
-		p.Must(err)
+		info := require.Get(client.Info(p.Context(), "replication").Result())(p)
 		var offset string
 		for line := range strings.Lines(info) {
 			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "master_repl_offset:"); ok {
@@ -276,8 +273,7 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 	victim := p.set.Data[2]
 	var others []string
 	for i, name := range p.Names(keys...) {
-		owner, err := p.admin.(*redis.ClusterClient).MasterForKey(t.Context(), name.String())
-		p.Must(err)
+		owner := require.Get(p.admin.(*redis.ClusterClient).MasterForKey(t.Context(), name.String()))(p)
 		if owner.Options().Addr != victim.Addr() {
 			others = append(others, keys[i])
 		}

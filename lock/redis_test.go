@@ -174,11 +174,10 @@ func (w *redisWorld) do(args ...any) {
 
 func TestRefusedLoginDoesNotShowThePassword(t *testing.T) {
 	t.Parallel()
-	u, err := url.Parse(stack.OwnRedis(t).URL())
-	require.OK(t, err)
+	u := require.Get(url.Parse(stack.OwnRedis(t).URL()))(t)
 	u.User = url.UserPassword("nobody", "s3cret")
 	l, name := openLock(t, openClient(t, u.String()), lock.Options{OnError: lock.Pause}), lock.NameOf("s", "g", "t", "k")
-	_, err = l.Lock(t.Context(), "a", []lock.Name{name})
+	_, err := l.Lock(t.Context(), "a", []lock.Name{name})
 	_, shown := l.Show(t.Context(), name)
 	for what, err := range map[string]error{"Lock": err, "Show": shown, "probe": l.Probe(t.Context())} {
 		assert.That(t, err != nil && strings.Contains(err.Error(), "WRONGPASS") && !strings.Contains(err.Error(), "s3cret"),

@@ -12,6 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
@@ -163,8 +164,7 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, outbox.Message{Tag: "t", Key: "claimed"}))
-	_, err := w.db.ExecContext(t.Context(), "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
-	w.must(err)
+	stack.Exec(t, w.db, "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
 	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
 		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
 	}
@@ -179,8 +179,7 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 	defer cancel()
 	var txs [2]*sql.Tx
 	for i := range txs {
-		tx, err := w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-		w.must(err)
+		tx := require.Get(w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(w)
 		defer tx.Rollback()
 		require.Get(outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i]))(w)
 		txs[i] = tx

@@ -139,11 +139,10 @@ func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
 
 func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
 	t.Parallel()
-	g, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
-	require.OK(t, err)
+	g := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
 	db := require.Get(g.DB())(t)
 	defer db.Close()
-	_, err = (outbox.Rows{DB: db}).Survey(t.Context())
+	_, err := (outbox.Rows{DB: db}).Survey(t.Context())
 	assert.That(t, errors.Is(err, outbox.ErrNoTable), "a survey of no outbox: %v", err)
 	tx := require.Get(db.BeginTx(t.Context(), nil))(t)
 	defer func() { _ = tx.Rollback() }()

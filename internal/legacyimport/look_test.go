@@ -41,7 +41,6 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 		"another group's": {insert("points", "new"), 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, classicTable)
 			w.fill(1000)
 			w.o.page, w.o.LastPass = 100, true
@@ -70,7 +69,6 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 // Given an old consumer that is at work now and then, also when the pass is through the table already, then the pass
 // was no last one: it waits for as long as it must be quiet.
 func TestALastPassWaitsForTheRhythmOfTheOldConsumer(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, classicTable)
 	w.fill(100)
 	w.o.LastPass, w.o.quiet = true, 3*time.Second
@@ -113,7 +111,6 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 		"too far east, at work": {written: time.UTC, read: shanghai, writes: true, late: 1, want: "--time-zone is wrong too"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, strings.Replace(classicTable, "TIMESTAMP NULL", "DATETIME", 1))
 			w.o.LastPass, w.o.Zone = true, c.read
 			row := func(key string) {
@@ -163,7 +160,6 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 		"the table is gone":        {[]string{"DROP TABLE trade_mq_consumer_log"}, false, "gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, classicTable)
 			w.fill(100)
 			w.run()
@@ -183,7 +179,6 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 		})
 	}
 	t.Run("too large", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t, classicTable)
 		w.fill(2 * lookRows)
 		w.o.LastPass = true

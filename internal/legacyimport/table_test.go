@@ -30,7 +30,6 @@ func TestParseTableReadsOneNameOrTwo(t *testing.T) {
 
 // What cannot be taken over is refused with what to do, before anything is written.
 func TestWhatIsNoClassicTableIsRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, classicTable)
 	w.exec("CREATE VIEW v AS SELECT * FROM trade_mq_consumer_log")
 	w.exec("CREATE TABLE bare (group_name VARCHAR(9), msg_tag VARCHAR(9), msg_key VARCHAR(9), consumer_status INT)")
@@ -64,7 +63,7 @@ func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 	for _, shape := range strings.Split(string(text), "-- ")[1:] {
 		name, statements, _ := strings.Cut(shape, "\n")
 		create, insert, _ := strings.Cut(statements, ";\n")
-		w := newWorld(t, create)
+		w := anotherWorld(t, create)
 		w.exec(strings.TrimSuffix(insert, ";\n"))
 		w.o.From, w.o.Groups, w.o.page = "o", nil, 1
 		r := w.run()
@@ -82,8 +81,7 @@ func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 }
 
 func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {
-	t.Parallel()
-	w, elsewhere := newWorld(t, ""), newWorld(t, classicTable)
+	w, elsewhere := newWorld(t, ""), anotherWorld(t, classicTable)
 	elsewhere.old("k", 1)
 	var database string
 	require.OK(t, elsewhere.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&database))
@@ -93,7 +91,6 @@ func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {
 
 // Without hashes a later delivery with any body is a copy.
 func TestBodiesMayBeLeftOut(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, classicTable)
 	w.old("k", 1)
 	w.o.NoBodyHash = true

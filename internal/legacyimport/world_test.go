@@ -37,7 +37,14 @@ type world struct {
 	o       Options
 }
 
-func newWorld(t testing.TB, create string) *world {
+// newWorld has its test run beside others.
+func newWorld(t *testing.T, create string) *world {
+	t.Helper()
+	t.Parallel()
+	return anotherWorld(t, create)
+}
+
+func anotherWorld(t *testing.T, create string) *world {
 	t.Helper()
 	w := openWorld(t, stack.MySQL(t))
 	db := require.First(dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{}))(t)

@@ -100,6 +100,7 @@ func (b mysqlBackend) Thaw(*testing.T) { b.wire.Hold(false) }
 // newMySQLWorld is a lock on a schema of its own.
 func newMySQLWorld(t *testing.T) (*locktest.World, mysqlBackend) {
 	t.Helper()
+	t.Parallel()
 	b := newMySQLBackend(t)
 	return locktest.NewWorld(t, b), b
 }
@@ -114,7 +115,6 @@ func (b mysqlBackend) rows(t *testing.T) (n int) {
 // Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when
 // something does.
 func TestAFreshBatchIsOneStatement(t *testing.T) {
-	t.Parallel()
 	w, b := newMySQLWorld(t)
 	a, keys := w.Worker("a", lock.Options{}), locktest.Keys(1000)
 	asked := b.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
@@ -142,7 +142,6 @@ func TestAFreshBatchIsOneStatement(t *testing.T) {
 // Given lanes that take, renew, release and end the same names in any order, when they have run, then none met an
 // error: a deadlock would be one, and count as a failure of the server.
 func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
-	t.Parallel()
 	w, _ := newMySQLWorld(t)
 	names := w.Names(locktest.Keys(300)...)
 	const lanes, rounds = 6, 40
@@ -172,12 +171,10 @@ func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
 // Given locks of a worker that died, when they have been over for a minute, then the cleaner deletes them, and no
 // other.
 func TestCleanDeletesWhatIsOver(t *testing.T) {
-	t.Parallel()
 	w, b := newMySQLWorld(t)
 	l, keys := b.open(t, b.wire, lock.Options{}), locktest.Keys(2500)
 	w.Of(l, "dead").Find(keys...)
-	_, err := b.db.ExecContext(t.Context(), "UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
-	w.Must(err)
+	stack.Exec(t, b.db, "UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
 	w.Of(l, "alive").Find(keys[:10]...)
 	n, err := l.Clean(t.Context())
 	if err != nil || n != 2490 || b.rows(t) != 10 {
@@ -195,7 +192,6 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 			"`migrate` makes it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w, b := newMySQLWorld(t)
 			conn, err := b.db.Conn(t.Context()) // LOCK TABLES is of a connection
 			w.Must(err)

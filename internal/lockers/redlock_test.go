@@ -103,6 +103,7 @@ func (b redlockBackend) all(do func(*stack.Server) error) {
 // newRedlockWorld is a lock on masters of its own.
 func newRedlockWorld(t *testing.T) (*locktest.World, redlockBackend) {
 	t.Helper()
+	t.Parallel()
 	b := newRedlockBackend(t)
 	return locktest.NewWorld(t, b), b
 }
@@ -128,7 +129,6 @@ func (l *text) String() string {
 // Given one master of three that is frozen or killed, when names are locked, then the other two are enough, and nobody
 // waits for the third again and again; the log says that it is away, and that it is back.
 func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
-	t.Parallel()
 	w, b := newRedlockWorld(t)
 	said := &text{}
 	a := w.Worker("a", lock.Options{Timeout: 2 * time.Second, Log: slog.New(slog.NewTextHandler(said, nil))})
@@ -169,7 +169,6 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 // Given a value on one master that no lock of ours is, and a second master away, when the name is locked, then nobody
 // waits for what never ends: the message goes on without a lock.
 func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
-	t.Parallel()
 	w, b := newRedlockWorld(t)
 	a := w.Worker("a", lock.Options{Timeout: 8 * time.Second}) // a master that is too late would be done without
 	w.Must(b.admins[0].Set(t.Context(), w.Names("spoilt")[0].String(), "nobody's", 0).Err())
@@ -182,7 +181,6 @@ func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
 // Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on
 // and with the other nobody does; they come back by themselves.
 func TestAMajorityOfMastersIsMissed(t *testing.T) {
-	t.Parallel()
 	w, b := newRedlockWorld(t)
 	o := lock.Options{Timeout: 300 * time.Millisecond}
 	a := w.Worker("a", o)
@@ -214,7 +212,6 @@ func TestAMajorityOfMastersIsMissed(t *testing.T) {
 // Given a lock on all masters, when one forgets it, then it is held still; when two do, then it is lost, which costs
 // work only, and a late release takes nobody's lock away.
 func TestWipedMastersCostTheLockWhenTheyAreMoreThanHalf(t *testing.T) {
-	t.Parallel()
 	w, servers := newRedlockWorld(t)
 	o := lock.Options{Timeout: 8 * time.Second} // without an answer, all would be found free
 	a, b, keys := w.Worker("a", o), w.Worker("b", o), locktest.Keys(5)

@@ -186,7 +186,6 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 }
 
 func TestClassifyLockWaitAndDeadlock(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	pool := poolOf(t, openWith(t, w.dsn, Options{LockWait: time.Second}))
 	w.exec("CREATE TABLE x (id INT PRIMARY KEY, n INT)")
@@ -216,7 +215,6 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 }
 
 func TestClassifyAccountsAndConnections(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	want := func(what string, err error) {
 		t.Helper()
@@ -276,12 +274,12 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	w.exec("SET GLOBAL read_only = 0")
 
 	tx := w.begin(w.pool).tx
-	wantError(t, "kill", server.Kill(), nil)
+	assert.OK(t, server.Kill())
 	_, err = tx.Exec("DO 1")
 	want("a killed server, in a transaction", err)
 	_ = tx.Rollback()
 	_, err = w.pool.Exec("DO 1")
 	want("a killed server", err)
-	wantError(t, "start", server.Start(), nil)
+	assert.OK(t, server.Start())
 	w.exec("INSERT INTO goods VALUES (2, 0)")
 }

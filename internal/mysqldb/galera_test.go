@@ -60,21 +60,19 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 	refuse := func(what string) {
 		require.Get(admin.ExecContext(context.WithoutCancel(t.Context()), "SET GLOBAL wsrep_reject_queries = "+what))(t)
 	}
-	tx, err := w.pool.BeginTx(t.Context(), nil)
-	wantError(t, "begin", err, nil)
+	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
 	require.Get(tx.Exec("UPDATE goods SET n = 1"))(t)
 	var held []*sql.Conn
 	for range 6 {
-		conn := require.Get(w.pool.Conn(t.Context()))(t)
-		held = append(held, conn)
+		held = append(held, require.Get(w.pool.Conn(t.Context()))(t))
 	}
 	for _, conn := range held {
-		wantError(t, "give a connection back", conn.Close(), nil)
+		assert.OK(t, conn.Close())
 	}
 
 	refuse("ALL")
 	t.Cleanup(func() { refuse("NONE") })
-	err = tx.Commit()
+	err := tx.Commit()
 	if Classify(err) != FaultUnavailable || !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("COMMIT = %v (%v), want the server to be away and the connection to be left", err, Classify(err))
 	}
@@ -87,7 +85,7 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 
 	refuse("NONE")
 	n := -1
-	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
+	assert.OK(t, w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n))
 	assert.Is(t, n, 0, "n")
 }
 
@@ -97,16 +95,15 @@ func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
 	w := newWorldOn(t, cluster.Databases[0].Database(t))
 	other := poolOf(t, open(t, on(t, w.dsn, cluster.Databases[1])))
 	arrived(t, other)
-	tx, err := w.pool.BeginTx(t.Context(), nil)
-	wantError(t, "begin", err, nil)
+	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
 	require.Get(tx.Exec("UPDATE goods SET n = 1 WHERE id = 1"))(t)
 	require.Get(other.Exec("UPDATE goods SET n = 2 WHERE id = 1"))(t)
 
-	err = tx.Commit()
+	err := tx.Commit()
 	assert.Is(t, Classify(err), FaultContention, "COMMIT = %v", err)
 	assert.Is(t, w.pool.Stats().OpenConnections, 1, "connections are open")
 	var n int
-	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
+	assert.OK(t, w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n))
 	assert.Is(t, n, 2, "n")
 }
 
@@ -119,8 +116,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	arrived(t, lagging)
 	const query = "SELECT n FROM goods WHERE id = 1"
 	asItIs := plain(t, w.dsn, node)
-	locker, err := asItIs.Conn(t.Context())
-	wantError(t, "connection", err, nil)
+	locker := require.Get(asItIs.Conn(t.Context()))(t)
 	defer locker.Close()
 	require.Get(locker.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"))(t)
 	unlocked := false
@@ -133,7 +129,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	defer unlock()
 	w.exec("UPDATE goods SET n = 7 WHERE id = 1")
 	n := -1
-	wantError(t, "read as it is", asItIs.QueryRow(query).Scan(&n), nil)
+	assert.OK(t, asItIs.QueryRow(query).Scan(&n))
 	require.Is(t, n, 0, "n on the node, which does not lag")
 
 	type answer struct {

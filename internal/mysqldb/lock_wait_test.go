@@ -13,7 +13,6 @@ import (
 // Given one connection, when transactions ask for waits of their own, then each has what it asks for, and the others
 // have those of the pool.
 func TestATransactionMayBoundItsWaits(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	pool := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 1, LockWait: 7 * time.Second}))
 	for _, tc := range []struct{ ask, want time.Duration }{
@@ -34,7 +33,8 @@ func waitsIn(ctx context.Context, t *testing.T, pool *sql.DB) (seconds [2]time.D
 	tx := require.Get(pool.BeginTx(ctx, nil))(t)
 	defer func() { _ = tx.Rollback() }()
 	var row, table int64
-	wantError(t, "ask", tx.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout").
-		Scan(&row, &table), nil)
+	assert.OK(t, tx.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout").
+		Scan(&row, &table))
+
 	return [2]time.Duration{time.Duration(row) * time.Second, time.Duration(table) * time.Second}
 }

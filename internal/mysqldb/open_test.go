@@ -138,20 +138,19 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 // Given a client that stands still inside a transaction, when somebody else waits for its row, then the server ends its
 // session after Idle and 3 s; and it finds that out as a database that is away, not as the fault of its statement.
 func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	other := poolOf(t, openWith(t, w.dsn, Options{LockWait: time.Minute}))
 	for _, what := range []string{"UPDATE goods SET n = 2", "COMMIT"} {
 		pool := poolOf(t, openWith(t, proxy.Through(w.dsn), Options{Idle: time.Second}))
-		tx, err := pool.BeginTx(t.Context(), nil)
-		wantError(t, "begin", err, nil)
+		tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 		require.Get(tx.ExecContext(t.Context(), "UPDATE goods SET n = 1"))(t)
 		proxy.Hold(true)
 		began := time.Now()
 		require.Get(other.ExecContext(t.Context(), "UPDATE goods SET n = 3"))(t)
 		assert.AtMost(t, time.Since(began), 20*time.Second, "the row was free after")
 		proxy.Hold(false)
+		err := error(nil)
 		if what == "COMMIT" {
 			err = tx.Commit()
 		} else {
@@ -166,13 +165,12 @@ func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 
 // Given a connection that was reset while it lay in its pool, when the pool is closed, then that is no error.
 func TestAPoolClosesWhatIsNotConnectedAnyMore(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	pool := poolOf(t, open(t, proxy.Through(w.dsn)))
-	wantError(t, "connect", pool.PingContext(t.Context()), nil)
+	assert.OK(t, pool.PingContext(t.Context()))
 	require.Is(t, proxy.Cut(), 1, "connections cut")
-	wantError(t, "close the pool", pool.Close(), nil)
+	assert.OK(t, pool.Close())
 }
 
 func separator(dsn string) string {

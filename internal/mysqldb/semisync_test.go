@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -19,15 +20,14 @@ func TestSemiSync(t *testing.T) {
 	source := cluster.Databases[0]
 	asItIs := plain(t, w.dsn, source)
 	n := func() (n int) {
-		wantError(t, "read", asItIs.QueryRow("SELECT n FROM goods").Scan(&n), nil)
+		assert.OK(t, asItIs.QueryRow("SELECT n FROM goods").Scan(&n))
 		return n
 	}
 	for i, kill := range []string{"KILL QUERY %d", "KILL %d"} {
-		wantError(t, "cut off", cluster.CutOff(t.Context(), source), nil)
-		conn, err := w.pool.Conn(t.Context())
-		wantError(t, "connection", err, nil)
+		assert.OK(t, cluster.CutOff(t.Context(), source))
+		conn := require.Get(w.pool.Conn(t.Context()))(t)
 		var id int64
-		wantError(t, "its number", conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id), nil)
+		assert.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 		done := make(chan struct{})
 		go func() { // joined below
 			defer close(done)
@@ -48,7 +48,7 @@ func TestSemiSync(t *testing.T) {
 		if got := n(); got != i || !waits("") {
 			t.Errorf("%s: n = %d while no replica has it, want %d and the statement waiting", kill, got, i)
 		}
-		wantError(t, "give the line back", cluster.Mend(t.Context(), source), nil)
+		assert.OK(t, cluster.Mend(t.Context(), source))
 		<-done
 		poll.Until(t, "what was written being seen", func() bool { return n() == i+1 })
 		_ = conn.Close() // it was killed

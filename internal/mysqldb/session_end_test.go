@@ -30,7 +30,6 @@ func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 // What a failed statement leaves of its transaction. A duplicate is undone alone, whoever of both servers says it; so
 // are data errors, but what they mean is the handler's to say.
 func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for _, text := range []string{
 		"CREATE TABLE own (k INT PRIMARY KEY, v INT NOT NULL, CHECK (v < 100)) ENGINE=InnoDB",

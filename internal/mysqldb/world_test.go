@@ -2,12 +2,10 @@ package mysqldb
 
 import (
 	"database/sql"
-	"errors"
 	"testing"
 
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -19,8 +17,10 @@ type world struct {
 	pool *sql.DB
 }
 
-func newWorld(t testing.TB) *world {
+// newWorld has its test run beside others.
+func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	return newWorldOn(t, stack.MySQL(t))
 }
 
@@ -53,9 +53,4 @@ func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
 func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
 	t.Helper()
 	return require.Get(db.DB())(t)
-}
-
-func wantError(t testing.TB, what string, err, want error) {
-	t.Helper()
-	assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "%s = %v, want %v", what, err, want)
 }

@@ -186,8 +186,7 @@ func (p Worker) Ends(body byte, keys ...string) {
 // Look shows a key.
 func (p Worker) Look(key string) lock.State {
 	p.w.Helper()
-	s, err := p.Show(p.w.Context(), p.w.Names(key)[0])
-	p.w.Must(err)
+	s := require.Get(p.Show(p.w.Context(), p.w.Names(key)[0]))(p.w)
 	return s
 }
 

@@ -303,13 +303,11 @@ func TestATableOfAnotherReleaseIsUsedOrRefusedInWords(t *testing.T) {
 				return
 			}
 			change()
-			r, err := relay.New(w.config())
-			w.must(err)
+			r := require.Get(relay.New(w.config()))(w)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if err = r.Run(ctx); !errors.Is(err, outbox.ErrSchema) {
-				t.Fatalf("the relay says %v", err)
-			}
+			err := r.Run(ctx)
+			require.That(t, errors.Is(err, outbox.ErrSchema), "the relay says %v", err)
 			for _, words := range c.words {
 				assert.Has(t, err.Error(), words, "the relay says %q", err)
 			}

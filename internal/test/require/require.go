@@ -38,6 +38,9 @@ func Is[T comparable](t Test, got, want T, what string, args ...any) {
 	}
 }
 
+// All is Get for what returns an error for each of many.
+func All[T any](v T, errs []error) func(Test) T { return Get(v, errors.Join(errs...)) }
+
 // That ends the test unless it is so.
 func That(t Test, so bool, otherwise string, args ...any) {
 	t.Helper()
