@@ -1,7 +1,10 @@
 package dedup
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +13,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -187,4 +193,260 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 	}
 	assert.Error(t, w.insertSuccess(all[:maxRows]...), ErrExists, "a copy in a full batch")
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")
+}
+
+func (w *world) waypoint(name string) Waypoint {
+	w.t.Helper()
+	at, _ := w.waypointOf(name, "run of "+name)
+	return at
+}
+
+func (w *world) waypointOf(name, run string) (Waypoint, string) {
+	w.t.Helper()
+	at, note, err := w.log.Waypoint(w.t.Context(), name, run)
+	assert.OK(w.t, err)
+	return at, string(note)
+}
+
+// takeOver moves on from a waypoint, with these rows, or with none and an error.
+func (w *world) takeOver(at Waypoint, note string, want error, all ...Taken) Waypoint {
+	w.t.Helper()
+	at, err := w.log.TakeOver(w.t.Context(), at, []byte(note), all)
+	assert.Error(w.t, err, want, "take over "+note)
+	return at
+}
+
+func takenOf(name string, status Status) Taken {
+	return Taken{Entry: entryOf(key(name)), From: absent(key(name)), Status: status, Attempts: 2, Origin: "old " + name,
+		At: time.Date(2026, 11, 1, 12, 30, 0, 0, time.UTC), Remark: "as the old log has it", By: "ann"}
+}
+
+// Given rows of another log, when they are taken over, then a success keeps its hash and its time and no body, what was
+// left open is dead with all that is known of it, and only that has a line of its story; when the other log says more
+// of it later, it is renewed, and success in the end.
+func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
+	w := newWorld(t)
+	done, open, late := takenOf("done", Success), takenOf("open", Dead), takenOf("late", Success)
+	late.At, late.Attempts = time.Now().Add(24*time.Hour), -3
+	at := w.takeOver(w.waypoint("x"), "note", nil, open, late, done)
+
+	row := w.read(done.Identity)
+	if row.Version != (Version{Success, 2, 0, "taken/old done"}) || row.Body != nil || !row.At.Equal(done.At) ||
+		!row.CreatedAt.Equal(done.At) || !bytes.Equal(row.BodyHash, done.BodyHash[:]) || row.Reason != "" ||
+		!row.DeadAt.IsZero() || !row.TakenOver() || row.Origin() != "old done" || w.story(done.Identity) != "" {
+		t.Errorf("done: %+v, story %s", row, w.story(done.Identity))
+	}
+	row = w.read(open.Identity)
+	assert.That(t, row.Version == (Version{Dead, 2, 0, "taken/old open"}) && bytes.Equal(row.Body, open.Body) &&
+		row.Reason == ReasonEffectUnknown && row.Remark == "as the old log has it" && !row.DeadAt.IsZero() &&
+		row.Age <= time.Hour && row.CreatedAt.Equal(open.At), "open: %+v", row)
+	row = w.read(late.Identity)
+	assert.That(t, row.Attempts == 1 && row.Age >= 0 && row.Age <= time.Hour,
+		"a time in the future must count as now, and attempts below one as one: %+v", row)
+
+	again := takenOf("open", Dead)
+	again.From, again.Attempts, again.Remark = w.read(open.Identity), 3, "timeout"
+	at = w.takeOver(at, "again", nil, again)
+	row = w.read(open.Identity)
+	assert.That(t, row.Attempts == 3 && row.Remark == "timeout" && row.Status == Dead, "renewed: %+v", row)
+	ended := takenOf("open", Success)
+	ended.From, ended.Attempts = w.read(open.Identity), 4
+	w.takeOver(at, "ended", nil, ended)
+	row = w.read(open.Identity)
+	assert.That(t, row.Version == (Version{Success, 4, 0, "taken/old open"}) && row.At.Equal(done.At) &&
+		row.Body == nil && row.Reason == "" && row.Remark == "" && row.DeadAt.IsZero() && len(row.BodyHash) != 0, "row: %+v",
+		row)
+	story, want := w.story(open.Identity), "absent>dead 2/0 by ann: as the old log has it, dead>dead 3/0 by ann: "+
+		"timeout, dead>success 4/0 by ann: as the old log has it"
+	assert.That(t, story == want, "story: %s\nwant:  %s", story, want)
+}
+
+// Given a chunk of which one row was moved by somebody, or stands there, when it is taken over, then nothing of it is
+// written and the waypoint stays.
+func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
+	w := newWorld(t)
+	open, done := takenOf("open", Dead), takenOf("open", Success)
+	at := w.takeOver(w.waypoint("x"), "first", nil, open)
+	done.From = w.read(open.Identity)
+	assert.OK(t, w.log.Discard(t.Context(), done.From, open.Entry, "ann", "done by hand"))
+	w.put(Row{Identity: key("there"), Version: Version{Status: Success}})
+	for _, met := range []Taken{done, takenOf("there", Success)} {
+		w.takeOver(at, "second", ErrLost, met, takenOf("other", Success))
+	}
+	_, note := w.waypointOf("x", "r")
+	assert.That(t, w.read(open.Identity).Status == Discarded && w.read(key("other")).Status == Absent && note == "first",
+		"a part of the chunk was written, or the waypoint's note is %q, want first", note)
+}
+
+// Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
+// other has written nothing; a call that was answered may be repeated, as after a lost answer, and is done once.
+func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
+	w := newWorld(t)
+	first := w.waypoint("x")
+	second, _ := w.waypointOf("x", "the other run")
+	var at Waypoint
+	for _, note := range []string{"n", "n", "a"} {
+		at = w.takeOver(first, note, nil, takenOf("a", Dead))
+	}
+	w.takeOver(second, "b", ErrOvertaken, takenOf("b", Success))
+	second, note := w.waypointOf("x", "the other run")
+	if w.read(key("b")).Status != Absent || note != "n" || len(w.events(key("a"))) != 1 {
+		t.Errorf("%v is written, or the note is %q, or %s", key("b"), note, w.story(key("a")))
+	}
+	w.takeOver(second, "", nil)
+	w.takeOver(at, "", ErrOvertaken)
+}
+
+func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
+	w := newWorld(t)
+	at := w.waypoint("x:b")
+	for _, size := range []int{0, 1, 255, 256, 3000, 511, 0, 12} {
+		want := string(bytes.Repeat([]byte{0xff, 0}, size)[:size])
+		at = w.takeOver(at, want, nil)
+		_, note := w.waypointOf("x:b", "r")
+		assert.That(t, note == want, "a note of %d bytes is read as %d bytes", size, len(note))
+	}
+	for _, name := range []string{"x:a", "y:a"} {
+		w.takeOver(w.waypoint(name), strings.Repeat(name, 200), nil)
+	}
+	notes, err := w.log.Waypoints(t.Context(), "x:")
+	assert.That(t, err == nil && len(notes) == 2 && string(notes[0]) == strings.Repeat("x:a", 200) && len(notes[1]) == 12,
+		"%q, %v", notes, err)
+	_, _, err = w.log.Waypoint(t.Context(), strings.Repeat("n", 91), "r")
+	assert.That(t, err != nil, "a name that is too long is accepted")
+}
+
+// A thousand rows, of which many are large, need statements of their own and are one transaction all the same.
+func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var all []Taken
+	for i := range 1000 {
+		taken := takenOf(fmt.Sprint("k", i), []Status{Success, Dead}[i%2])
+		taken.Body = bytes.Repeat([]byte("'"), 5000)
+		all = append(all, taken)
+	}
+	w.takeOver(w.waypoint("x"), "", nil, all...)
+	for query, want := range map[string]int{
+		"consumer_log WHERE consumer_status IN (1, 3)": 1000, "consumer_log_event": 500,
+	} {
+		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
+	}
+}
+
+func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	row := w.dead(deathOf("k"))
+	mended, back := entryOf(k), entryOf(k)
+	mended.Body, mended.Properties, mended.MessageID = []byte(`{"mended":1}`), []byte(`{"type":"x"}`), "other"
+	mended.BodyHash = sha256.Sum256(mended.Body)
+	former := Entry{Identity: Identity{k.Group, "rollbackd.conflict", "sha256:1"}, Body: row.Body, BodyHash: back.BodyHash}
+	note := ReplayNote{By: "ann", Filter: "file", Token: "t", Mended: &former}
+	left := require.Get(w.log.Reopen(t.Context(), row, mended, note))(t)
+	got := w.read(k)
+	wantVersion(t, got, Version{Failed, 0, 1, "t"})
+	if string(got.Body) != `{"mended":1}` || string(got.Properties) != `{"type":"x"}` || got.MessageID != "other" ||
+		string(got.BodyHash) != string(mended.BodyHash[:]) || string(left.BodyHash) != string(got.BodyHash) {
+		t.Errorf("row = %+v, returned hash %x; want all of the mended message", got, left.BodyHash)
+	}
+	story, want := w.story(k), "dead>failed 0/1 by ann: body sha256 "+hex.EncodeToString(row.BodyHash)+" mended to "+
+		hex.EncodeToString(mended.BodyHash[:])+": replayed file"
+	assert.That(t, strings.HasSuffix(story, want), "story %q, want %q", story, want)
+	ended := w.read(former.Identity)
+	assert.That(t, ended.Status == Discarded && strings.Contains(ended.Remark, "was mended by ann") &&
+		string(ended.Body) == string(row.Body), "former identity: %v, %q", ended.Status, ended.Remark)
+	// and again, although the former identity has its row by now
+	require.Get(w.log.Reopen(t.Context(), got, back, ReplayNote{By: "ann", Token: "t2", Mended: &former}))(t)
+	wantVersion(t, w.read(former.Identity), ended.Version)
+
+	// a mend of a row that somebody moved changes nothing
+	other := former
+	other.Key = "sha256:2"
+	_, err := w.log.Reopen(t.Context(), row, mended, ReplayNote{Token: "late", Mended: &other})
+	if !errors.Is(err, ErrLost) || string(w.read(k).Body) != string(back.Body) || w.read(other.Identity).Status != Absent {
+		t.Errorf("%v, body %q; want nothing changed", err, w.read(k).Body)
+	}
+}
+
+// besides is a world in memory with the rows that the trials meet.
+func (w *world) besides(all []trial) *world {
+	log, memory, err := NewMemory(w.log.Options(), time.Now)
+	assert.OK(w.t, err)
+	now := time.Now().UTC()
+	for _, tr := range all {
+		if tr.real.Status != Absent {
+			memory.rows[tr.key] = Row{
+				Identity: tr.key, Version: tr.real, Body: []byte("body"), At: now.Add(-tr.age), CreatedAt: now,
+			}
+		}
+	}
+	return &world{t: w.t, log: log, memory: memory}
+}
+
+// sameErrors compares what came of a trial in memory and in the database.
+func (tr trial) sameErrors(t *testing.T, got, want error) {
+	t.Helper()
+	for _, one := range []error{ErrLost, ErrExists, ErrStale, ErrTransition} {
+		assert.That(t, errors.Is(got, one) == errors.Is(want, one) && (got == nil) == (want == nil),
+			"%s: %v in memory, %v in the database", tr.name, got, want)
+	}
+}
+
+// sameRows compares the rows that trials have left in memory and in the database.
+func (w *world) sameRows(in *world, keys []Identity) {
+	w.t.Helper()
+	got, want := rowsOfAll(in, keys), rowsOfAll(w, keys)
+	about := cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute })
+	for _, k := range keys {
+		diff := cmp.Diff(want[k], got[k], cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Minute), about,
+			cmpopts.IgnoreUnexported(Row{}))
+		assert.Is(w.t, diff, "", "%s (-database +memory)", k.Key)
+	}
+}
+
+func rowsOfAll(w *world, keys []Identity) map[Identity]Row {
+	w.t.Helper()
+	return require.Get(w.log.ReadAll(w.t.Context(), keys))(w.t)
+}
+
+// Given effects whose transaction is not committed, or which are taken back in it, then the log knows nothing of them.
+func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
+	t.Parallel()
+	log, memory, err := NewMemory(LogOptions{
+		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
+	}, time.Now)
+	assert.OK(t, err)
+	w := &world{t: t, log: log, memory: memory}
+	a, b, c := key("a"), key("b"), key("c")
+	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a)}))
+	claim := w.claimAt(b)
+	assert.OK(t, log.Hold(t.Context(), nil, []Claim{claim}))
+	memory.Committed()
+	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a), entryOf(c)}))
+	assert.OK(t, log.TakeBack(t.Context(), nil, []Identity{a}))
+	memory.Committed()
+	for k, want := range map[Identity]Status{a: Absent, b: Processing, c: Success} {
+		assert.Is(t, w.read(k).Status, want, "%s", k.Key)
+	}
+	assert.Error(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists, "insert again")
+}
+
+// Given a row in memory that waits as its handler has said, then it is claimed when that time is over, and no sooner.
+func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	log, memory, err := NewMemory(LogOptions{
+		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
+	}, func() time.Time { return now })
+	assert.OK(t, err)
+	w := &world{t: t, log: log, memory: memory}
+	k := key("waits")
+	require.Get(first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
+	for _, want := range []error{ErrLost, nil} {
+		now = now.Add(5 * time.Minute)
+		row := w.read(k)
+		assert.That(t, row.Due == (want == nil), "%+v, want it due: %v", row, want == nil)
+		_, err := log.Claim(t.Context(), row, entryOf(k), "b")
+		assert.Error(t, err, want, "claim")
+	}
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -216,4 +218,258 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 	wg.Wait()
 	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 DAY")
 	assert.That(t, n == 0, "%d old rows are left", n)
+}
+
+// letterLimit is a hundred letters an hour, and a pause of half an hour.
+func letterLimit() LetterLimit {
+	return LetterLimit{Group: "g", Queue: "q", Most: 100, Window: time.Hour, Pause: 30 * time.Minute}
+}
+
+// later moves the window of a queue into the past, as if so much time had gone by.
+func (w *world) later(limit LetterLimit, d time.Duration) {
+	w.t.Helper()
+	var n letterNote
+	name := w.log.noteName("letters", limit.Group, limit.Queue)
+	stored, _, err := w.log.readNote(w.t.Context(), w.pool, name, &n)
+	if err != nil || stored == nil {
+		w.t.Fatal(err)
+	}
+	n.Since -= d.Microseconds()
+	if n.Until > 0 {
+		n.Until -= d.Microseconds()
+	}
+	require.Get(w.log.writeNote(w.t.Context(), w.pool, name, stored, n))(w.t)
+}
+
+func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
+	w := newWorld(t)
+	var sum atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 10 {
+				got := require.First(w.log.ReserveLetters(t.Context(), letterLimit(), 7))(t)
+				sum.Add(int64(got))
+			}
+		})
+	}
+	wg.Wait()
+	assert.Is(t, sum.Load(), 100, "letters were given in all")
+}
+
+// Given a limit of 100 letters an hour, when letters are asked for as time goes by, then a window ends with its hour,
+// or with its pause once more was asked for, however old it becomes; as many letters as messages were applied are
+// within the limit.
+func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
+	w := newWorld(t)
+	limit := letterLimit()
+	apply := func(prefix string, n int) {
+		w.put(aged(prefix, n, Success, 0)...)
+	}
+	steps := []struct {
+		after    time.Duration // negative: the clock was set back
+		do       func()
+		ask, get int
+		holds    time.Duration
+	}{
+		{0, nil, 60, 60, 0},
+		{59 * time.Minute, nil, 40, 40, 0},
+		{time.Minute, nil, 100, 100, 0},
+		{0, nil, 1, 0, 30 * time.Minute},
+		{20 * time.Minute, func() { limit.Window = time.Minute }, 1, 0, 10 * time.Minute},
+		{10 * time.Minute, nil, 101, 100, 30 * time.Minute},
+		{-48 * time.Hour, nil, 1, 1, 0},
+		{48 * time.Hour, func() { limit = letterLimit(); apply("applied", 300) }, 250, 250, 0},
+		{0, nil, 100, 50, 30 * time.Minute},
+		{0, func() { apply("more", 100) }, 50, 50, 0}, // while it holds
+		{2 * time.Hour, func() { // what was applied before the window counts no more
+			w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR")
+		}, 101, 100, 30 * time.Minute},
+		{0, func() { limit.Queue = "another" }, 100, 100, 0},
+	}
+	for i, s := range steps {
+		if s.after != 0 {
+			w.later(limit, s.after)
+		}
+		if s.do != nil {
+			s.do()
+		}
+		got, holds, err := w.log.ReserveLetters(t.Context(), limit, s.ask)
+		assert.That(t, err == nil && got == s.get && holds <= s.holds && holds >= s.holds-time.Minute,
+			"step %d: of %d letters it got %d, for %v (%v); want %d, for %v", i, s.ask, got, holds, err, s.get, s.holds)
+	}
+}
+
+func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
+	w := newWorld(t)
+	var done, refused atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: "p", By: "anna", Why: "w"}, time.Hour, "")
+			switch {
+			case err == nil:
+				done.Add(1)
+			case errors.Is(err, ErrPaused):
+				refused.Add(1)
+			default:
+				t.Errorf("SetPause: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	assert.That(t, done.Load() == 1 && refused.Load() == 19, "%d paused, %d were refused; want 1 and 19", done.Load(),
+		refused.Load())
+}
+
+func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
+	w := newWorld(t)
+	long := strings.Repeat("<é", 500)
+	set := func(id string, lasts time.Duration, instead string) error {
+		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: id, By: long, Why: long}, lasts, instead)
+		return err
+	}
+	end := func(id string) error {
+		_, err := w.log.EndPause(t.Context(), w.pool, "g", "q", id)
+		return err
+	}
+	stands := func(what string, err, want error, id string) {
+		t.Helper()
+		assert.Error(t, err, want, what)
+		p, err := w.log.Paused(t.Context(), "g", "q")
+		assert.That(t, err == nil && p.ID == id && (p.Left > 0) == (id != ""), "%s: %+v, %v; want %q", what, p, err, id)
+	}
+	stands("paused", set("one", time.Hour, ""), nil, "one")
+	stands("replaced by who had seen none", set("two", time.Hour, "none"), ErrPaused, "one")
+	stands("ended by who had seen none", end("none"), ErrNotPaused, "one")
+	stands("replaced", set("two", time.Hour, "one"), nil, "two")
+	stands("ended", end("two"), nil, "")
+	stands("over at once", set("three", time.Microsecond, ""), nil, "")
+	stands("anew", set("four", time.Hour, ""), nil, "four")
+	p, err := w.log.Paused(t.Context(), "g", "another")
+	assert.That(t, err == nil && p.Left <= 0, "another queue is paused: %+v, %v", p, err)
+}
+
+func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
+	for _, c := range []struct {
+		after   time.Duration
+		replays int
+		want    time.Duration
+	}{
+		{time.Minute, 0, time.Minute}, {time.Minute, 1, 2 * time.Minute}, {time.Minute, 5, 32 * time.Minute},
+		{time.Minute, 10, 1024 * time.Minute}, {time.Minute, 11, 24 * time.Hour}, {time.Minute, 1000, 24 * time.Hour},
+		{720 * time.Hour, 0, 720 * time.Hour}, {720 * time.Hour, 3, 720 * time.Hour}, {time.Second, 63, 24 * time.Hour},
+		{24 * time.Hour, 0, 24 * time.Hour}, {24 * time.Hour, 1, 24 * time.Hour},
+	} {
+		assert.Is(t, (Cooling{After: c.after, Most: 24 * time.Hour}).Pause(c.replays), c.want,
+			"after %v, %d replays", c.after, c.replays)
+	}
+}
+
+// The statement and the judgement of a row must agree, else letters are looked for in vain or never.
+func TestTheRowsThatAreDueAreCounted(t *testing.T) {
+	w := newWorld(t)
+	c := Cooling{Reasons: []Reason{"exhausted", "crashed"}, After: time.Minute, Most: 24 * time.Hour, MaxReplays: 3}
+	for i, r := range []struct {
+		due     bool
+		status  Status
+		reason  Reason
+		replays int
+		age     time.Duration
+		remark  string
+	}{
+		{true, Dead, "exhausted", 0, 61 * time.Second, ""},
+		{true, Dead, "crashed", 2, 5 * time.Minute, "no"},
+		{true, Dead, "crashed", 40, 25 * time.Hour, "no"},          // to be parked
+		{true, Dead, "exhausted", 0, -40 * 24 * time.Hour, "back"}, // the database's clock has gone back
+		{false, Dead, "exhausted", 0, 30 * time.Second, ""},
+		{false, Dead, "exhausted", 0, -30 * time.Second, ""},
+		{false, Dead, "exhausted", 2, -3 * time.Minute, ""},
+		{false, Dead, "exhausted", 1, 90 * time.Second, ""},
+		{false, Dead, "exhausted", 3, 25 * time.Hour, parked + "after 3 replays"},
+		{false, Dead, "permanent", 0, time.Hour, ""},
+		{false, Failed, "exhausted", 0, time.Hour, ""},
+	} {
+		k := key(fmt.Sprint(i))
+		w.put(Row{Identity: k, Version: Version{Status: r.status, Replays: r.replays}, Reason: r.reason, Remark: r.remark,
+			Age: r.age})
+		assert.Is(t, c.Due(w.read(k)), r.due, "%+v: due", r)
+	}
+	w.put(Row{Identity: Identity{"other", "t", "k"}, Version: Version{Status: Dead}, Reason: "exhausted", Age: time.Hour})
+	for _, q := range []struct{ replays, limit, want int }{{3, 100, 4}, {3, 2, 2}, {0, 100, 5}} {
+		c.MaxReplays = q.replays
+		assert.Is(t, require.Get(w.log.CountDue(t.Context(), "g", c, q.limit))(t), q.want, "%+v: due are", q)
+	}
+}
+
+func TestAClockThatJumpsIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	made := time.Now()
+	for name, readings := range map[string][]struct {
+		steady         time.Duration // since the process began
+		database, here time.Duration // what the clocks are ahead of it
+		agree          bool
+	}{
+		"in step, and a little apart": {{0, 0, 0, true}, {time.Minute, 50 * time.Second, 0, true}},
+		"the database's jumps and comes back": {
+			{0, 0, 0, true}, {time.Second, 960 * time.Hour, 0, false}, {11 * time.Second, 0, 0, true},
+		},
+		"the process's jumps and comes back": {
+			{0, 0, 0, true}, {time.Second, 0, -2 * time.Minute, false}, {11 * time.Second, 0, 0, true},
+		},
+		"both jump and come back": {
+			{0, 0, 0, true}, {time.Second, 960 * time.Hour, 960 * time.Hour, false}, {11 * time.Second, 0, 0, true},
+			{time.Minute, 960 * time.Hour, 960 * time.Hour, false},
+			{time.Hour + 30*time.Second, 960 * time.Hour, 960 * time.Hour, false},
+		},
+		"the machine slept": {
+			{time.Minute, 0, 0, true}, {2 * time.Minute, 8 * time.Hour, 8 * time.Hour, false},
+			{time.Hour, 8 * time.Hour, 8 * time.Hour, false}, {2 * time.Hour, 8 * time.Hour, 8 * time.Hour, true},
+			{3 * time.Hour, 8 * time.Hour, 8 * time.Hour, true}, {4 * time.Hour, 0, 0, false},
+		},
+		"the process's was set right after it began": {
+			{0, time.Hour, 0, false}, {time.Minute, time.Hour, time.Hour, true}, {time.Hour, time.Hour, time.Hour, true},
+		},
+	} {
+		c := &clocks{made: made}
+		for i, r := range readings {
+			at := made.Round(0).Add(r.steady)
+			err := c.judge(at.Add(r.database), at.Add(r.here), 0, r.steady)
+			assert.That(t, r.agree == (err == nil) && (r.agree || errors.Is(err, ErrClocks)),
+				"%s: reading %d: %v, want agreement %v", name, i, err, r.agree)
+		}
+	}
+}
+
+// Given several daemons that add to the same minutes, then counts add up, of the messages that wait the largest number
+// stays as long as anybody knows one, and each group, queue and minute has its own; a minute of nobody is not there.
+func TestMinutesAddUp(t *testing.T) {
+	w := newWorld(t)
+	add := func(group, queue string, ago time.Duration, m Minute) {
+		t.Helper()
+		require.OK(t, w.log.AddMinute(t.Context(), group, queue, ago, m))
+	}
+	known := func(n int64) sql.Null[int64] { return sql.Null[int64]{V: n, Valid: true} }
+	one := Minute{Applied: 5, Retried: 2, Dead: map[Reason]int64{ReasonCrashed: 1}, Waiting: known(7)}
+	one.Lag[0], one.Lag[lagBuckets-1] = 4, 1
+	other := Minute{Applied: 3, Dead: map[Reason]int64{ReasonCrashed: 2, ReasonConflict: 1}, Waiting: known(9)}
+	other.Lag[0] = 3
+	add("g", "q", 2*time.Hour, one)
+	add("g", "q", 2*time.Hour, other)
+	add("g", "q", 2*time.Hour, Minute{Retrying: known(1)})
+	add("g", "q", 0, Minute{})
+	add("g", "other", 2*time.Hour, Minute{Applied: 100})
+	add("h", "q", 2*time.Hour, Minute{Applied: 100})
+
+	all := require.Get(w.log.Minutes(t.Context(), "g", "q", 3*time.Hour))(t)
+	assert.Is(t, len(all), 2, "minutes")
+	want := Minute{At: all[0].At, Applied: 8, Retried: 2, Dead: map[Reason]int64{ReasonCrashed: 3, ReasonConflict: 1},
+		Waiting: known(9), Retrying: known(1)}
+	want.Lag[0], want.Lag[lagBuckets-1] = 7, 1
+	d := cmp.Diff([]Minute{want, {At: all[1].At, Dead: map[Reason]int64{}}}, all)
+	assert.That(t, d == "", "the minutes (-want +got):\n%s", d)
+	apart := all[1].At.Sub(all[0].At)
+	assert.That(t, apart == 2*time.Hour || apart == 2*time.Hour+time.Minute, "they are %v apart", apart)
+	assert.Is(t, len(require.Get(w.log.Minutes(t.Context(), "g", "q", time.Hour))(t)), 1, "minutes of the last hour")
+	assert.Is(t, len(LagBounds())+1, lagBuckets, "buckets of the lag")
 }

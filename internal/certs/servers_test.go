@@ -2,23 +2,41 @@ package certs_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"log/slog"
+	"math"
+	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
 )
+
+func TestMain(m *testing.M) { stack.Main(m) }
 
 // place is a server that wants client certificates, and how this program connects to it.
 type place struct {
@@ -301,5 +319,100 @@ func TestAConfigurationAndAURLThatContradictAreRefused(t *testing.T) {
 		}
 		err := connect(t.Context(), target, config, nil)
 		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%s: %v, want %q", target, err, want)
+	}
+}
+
+// When a program gives a configuration of TLS for each server, then a message is applied and a dead letter can be read;
+// none of them is in plain text.
+func aProgramGivesItsOwnConfigurations(t *testing.T, w *world) {
+	client := w.trusted.Issue(stack.Certificate{Name: "program"})
+	logs := &strings.Builder{}
+	ended := make(chan consumer.Ended, 2)
+	cfg := consumer.Config{
+		AMQPURLs: []string{w.places[0].target}, MySQLDSN: w.places[1].target, RedisURL: w.places[2].target,
+		AMQPTLS: w.trusted.Client(&client), MySQLTLS: w.trusted.Client(&client), RedisTLS: w.trusted.Client(&client),
+		LockOnError: lock.Pause,
+		Queue:       "q", Migrate: true, Observe: func(e consumer.Ended) { ended <- e },
+		Logger: slog.New(slog.NewTextHandler(logs, nil)),
+	}
+	pool := require.First(dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{TLS: cfg.MySQLTLS}))(t)
+	db := require.Get(pool.DB())(t)
+	defer db.Close()
+	require.OK(t, pool.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
+	c := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(
+		func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			if m.Key == "bad" {
+				return consumer.Permanent(context.DeadlineExceeded)
+			}
+			return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
+		})))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	broker := w.servers.RabbitMQ.Broker(t)
+	poll.Until(t, "somebody consumes", func() bool { return broker.Consumers("q") > 0 })
+	outcomes := map[string]consumer.Outcome{}
+	for _, key := range []string{"good", "bad"} {
+		broker.Publish("", "q", stack.Message{MessageId: key, Body: []byte("{}"), DeliveryMode: 2})
+		e := <-ended
+		outcomes[e.Key] = e.Outcome
+	}
+	assert.That(t, outcomes["good"] == consumer.Applied && outcomes["bad"] == consumer.DeadLettered, "they ended as %v",
+		outcomes)
+	stop()
+	require.OK(t, <-done)
+	text := logs.String()
+	assert.That(t, !strings.Contains(text, "redis failed") && !strings.Contains(text, "secret"), "the log says\n%s", text)
+	letters := require.Get(cfg.Letters(pool))(t)
+	var seen []string
+	_, err := letters.Survey(t.Context(), deadletter.SurveyOptions{
+		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
+	})
+	assert.That(t, err == nil && len(seen) == 1 && seen[0] == "bad", "the letters are %q, %v; want the one of bad", seen,
+		err)
+}
+
+func (c *clients) add(_ tls.ConnectionState, client *x509.Certificate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, client.Subject.CommonName)
+}
+
+func (c *clients) names() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.all, " ")
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o600)
+	}
+	require.OK(t, err)
+}
+
+// Given a file with a key and certificates, then its end is that of the certificate that ends first, as the file is at
+// the moment; and a file that is gone, or holds none, has no end.
+func TestAFileEndsWithItsFirstCertificate(t *testing.T) {
+	key := require.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	secret := require.Get(x509.MarshalECPrivateKey(key))(t)
+	text := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
+	path := filepath.Join(t.TempDir(), "own.pem")
+	end := certs.End(path)
+	assert.That(t, math.IsNaN(end), "a file that is not there ends at %v", end)
+	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ days, end int }{{0, 0}, {30, 30}, {20, 20}, {40, 20}} { // each is added to the former
+		if c.days > 0 {
+			own := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: begin.AddDate(0, 0, c.days)}
+			der := require.Get(x509.CreateCertificate(rand.Reader, own, own, key.Public(), key))(t)
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+		}
+		require.OK(t, os.WriteFile(path, text, 0o600))
+		end := certs.End(path)
+		if want := float64(begin.AddDate(0, 0, c.end).Unix()); c.end == 0 != math.IsNaN(end) || c.end > 0 && end != want {
+			t.Errorf("with one of %d days it ends at %v, want %v", c.days, end, want)
+		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
+func TestMain(m *testing.M) { stack.Main(m) }
+
 // classicTable is the table as the literature has it.
 const classicTable = "CREATE TABLE trade_mq_consumer_log (" +
 	" msg_id VARCHAR(50) DEFAULT NULL, group_name VARCHAR(100) NOT NULL, msg_tag VARCHAR(100) NOT NULL," +

@@ -5,18 +5,25 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
+
+func TestMain(m *testing.M) { stack.Main(m) }
 
 // openLock makes the lock of one process, which ends with the test.
 func openLock(t *testing.T, s lockers.Servers, o lock.Options) *lockers.Lock {
@@ -209,4 +216,218 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 			a.IsAsked()
 		})
 	}
+}
+
+// Given several masters of Redis, then it passes the suite that each lock must pass: one holder, expiry, renewal,
+// lost replies, its server gone.
+func TestRedlockIsALock(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedlockBackend(t) })
+}
+
+// redlockBackend is three masters of one test.
+type redlockBackend struct {
+	servers []*stack.Server
+	admins  []*redis.Client
+}
+
+var _ locktest.Backend = redlockBackend{}
+
+func newRedlockBackend(t *testing.T) (b redlockBackend) {
+	t.Helper()
+	for range 3 {
+		server := stack.OwnRedis(t)
+		admin := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = admin.Close() })
+		b.servers, b.admins = append(b.servers, server), append(b.admins, admin)
+	}
+	return b
+}
+
+// open makes a lock over the masters, of which others may stand for the first ones.
+func (b redlockBackend) open(t *testing.T, o lock.Options, instead ...string) *lockers.Lock {
+	t.Helper()
+	var urls []string
+	for _, s := range b.servers {
+		urls = append(urls, s.URL())
+	}
+	copy(urls, instead)
+	return openLock(t, lockers.Servers{Kind: lock.KindRedlock, RedisURL: strings.Join(urls, ", ")}, o)
+}
+
+func (b redlockBackend) Open(t *testing.T, o lock.Options) lock.Locker {
+	t.Helper()
+	return b.open(t, o)
+}
+
+func (b redlockBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
+	t.Helper()
+	wire := stack.Proxy(t, b.servers[0].Addr())
+	u := require.Get(url.Parse(b.servers[0].URL()))(t)
+	u.Host = wire.Addr
+	lose, lost := wire.Losing("rollbackd:")
+	return b.open(t, o, u.String()), lose, lost
+}
+
+func (redlockBackend) Die(*testing.T, lock.Locker) {}
+
+func (redlockBackend) Marks() bool { return true }
+
+func (b redlockBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }
+
+func (b redlockBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b redlockBackend) set(t *testing.T, name lock.Name, value string) {
+	t.Helper()
+	for _, admin := range b.admins {
+		require.OK(t, admin.Set(t.Context(), name.String(), value, 0).Err())
+	}
+}
+
+func (b redlockBackend) Stop(*testing.T) { b.all((*stack.Server).Kill) }
+
+func (b redlockBackend) Start(*testing.T) { b.all((*stack.Server).Start) }
+
+func (b redlockBackend) Freeze(*testing.T) { b.all((*stack.Server).Freeze) }
+
+func (b redlockBackend) Thaw(*testing.T) { b.all((*stack.Server).Thaw) }
+
+func (b redlockBackend) all(do func(*stack.Server) error) {
+	for _, server := range b.servers {
+		_ = do(server) // what goes wrong fails the test
+	}
+}
+
+// newRedlockWorld is a lock on masters of its own.
+func newRedlockWorld(t *testing.T) (*locktest.World, redlockBackend) {
+	t.Helper()
+	t.Parallel()
+	b := newRedlockBackend(t)
+	return locktest.NewWorld(t, b), b
+}
+
+// text is a log that is read while it is written.
+type text struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *text) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// Given one master of three that is frozen or killed, when names are locked, then the other two are enough, and nobody
+// waits for the third again and again; the log says that it is away, and that it is back.
+func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
+	w, b := newRedlockWorld(t)
+	said := &text{}
+	a := w.Worker("a", lock.Options{Timeout: 2 * time.Second, Log: slog.New(slog.NewTextHandler(said, nil))})
+	other := w.Worker("other", lock.Options{Timeout: 300 * time.Millisecond})
+	a.Runs()
+	other.Runs()
+	third, faults, keys := b.servers[2], 0, locktest.Keys(20)
+	for name, fault := range map[string]struct{ do, undo func() error }{
+		"frozen": {third.Freeze, third.Thaw}, "killed": {third.Kill, third.Start},
+	} {
+		w.Must(fault.do())
+		start := time.Now()
+		for i := range 50 {
+			batch := a.As(fmt.Sprint(name, i))
+			batch.Finds(lock.Mine, "", keys...)
+			require.Is(t, other.Mine(keys...), 0, "%s, batch %d: another worker has names too", name, i)
+			batch.GiveBack(keys...)
+		}
+		if took := time.Since(start); took > 20*time.Second { // a fifth of what waiting for the third would take
+			t.Errorf("%s: 50 batches took %v", name, took)
+		}
+		up, _, cause := a.Up()
+		assert.That(t, up && cause == nil, "%s: Up = %v, %v, want up", name, up, cause)
+		faults++
+		w.Await("the log says that it is away", func() bool { // which is found out by calls that end in vain
+			again := a.As(name + "again")
+			again.Find("one")
+			again.GiveBack("one")
+			return strings.Count(said.String(), "masters are away; the others are enough") >= faults
+		})
+		w.Must(fault.undo())
+		w.Await("the log says that it is back", func() bool {
+			return strings.HasSuffix(strings.TrimSpace(said.String()), `msg="redlock: all masters answer again"`)
+		})
+	}
+}
+
+// Given a value on one master that no lock of ours is, and a second master away, when the name is locked, then nobody
+// waits for what never ends: the message goes on without a lock.
+func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
+	w, b := newRedlockWorld(t)
+	a := w.Worker("a", lock.Options{Timeout: 8 * time.Second}) // a master that is too late would be done without
+	w.Must(b.admins[0].Set(t.Context(), w.Names("spoilt")[0].String(), "nobody's", 0).Err())
+	w.Must(b.servers[2].Kill())
+	a.Finds(lock.Foreign, "", "spoilt")
+	a.Finds(lock.Mine, "", "free")
+	assert.Is(t, a.Attempts(lock.ResultForeign), 1, "foreign values were counted")
+}
+
+// Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on
+// and with the other nobody does; they come back by themselves.
+func TestAMajorityOfMastersIsMissed(t *testing.T) {
+	w, b := newRedlockWorld(t)
+	o := lock.Options{Timeout: 300 * time.Millisecond}
+	a := w.Worker("a", o)
+	o.OnError = lock.Pause
+	pausing := w.Worker("b", o)
+	a.Runs()
+	pausing.Runs()
+	keys := locktest.Keys(10)
+	w.Must(b.servers[0].Freeze())
+	w.Must(b.servers[1].Kill())
+	a.GoesOnWithout(keys...)
+	start := time.Now()
+	for range 100 {
+		_, err := pausing.Lock(t.Context(), "b", w.Names(keys...))
+		require.That(t, errors.Is(err, lock.ErrUnavailable), "Lock = %v, want ErrUnavailable", err)
+	}
+	assert.AtMost(t, time.Since(start), 10*time.Second, "100 batches took")
+	if up, _, cause := a.Up(); up || cause == nil || !strings.Contains(cause.Error(), "master 2 of 3") {
+		t.Errorf("Up = %v, %v, want down, and which", up, cause)
+	}
+	a.GiveBack(keys...)
+	w.Must(b.servers[0].Thaw())
+	w.Must(b.servers[1].Start())
+	a.IsAsked()
+	pausing.IsAsked()
+	w.Await("the names are free again", func() bool { return pausing.Mine(keys...) == len(keys) })
+}
+
+// Given a lock on all masters, when one forgets it, then it is held still; when two do, then it is lost, which costs
+// work only, and a late release takes nobody's lock away.
+func TestWipedMastersCostTheLockWhenTheyAreMoreThanHalf(t *testing.T) {
+	w, servers := newRedlockWorld(t)
+	o := lock.Options{Timeout: 8 * time.Second} // without an answer, all would be found free
+	a, b, keys := w.Worker("a", o), w.Worker("b", o), locktest.Keys(5)
+	w.Await("a holds its names on each master: one that answers late is done without", func() bool {
+		a.Find(keys...)
+		for _, admin := range servers.admins {
+			if require.Get(admin.DBSize(t.Context()).Result())(t) < int64(len(keys)) {
+				a.GiveBack(keys...)
+				return false
+			}
+		}
+		return true
+	})
+	w.Must(servers.admins[0].FlushAll(t.Context()).Err())
+	b.Finds(lock.HeldByOther, "a", keys...)
+	w.Must(servers.admins[0].FlushAll(t.Context()).Err())
+	w.Must(servers.admins[1].FlushAll(t.Context()).Err())
+	b.Finds(lock.Mine, "", keys...)
+	a.GiveBack(keys...)
+	a.Finds(lock.HeldByOther, "b", keys...)
 }

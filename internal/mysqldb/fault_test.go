@@ -1,15 +1,24 @@
 package mysqldb
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -282,4 +291,195 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	want("a killed server", err)
 	assert.OK(t, server.Start())
 	w.exec("INSERT INTO goods VALUES (2, 0)")
+}
+
+func TestEachNumberIsListedOnce(t *testing.T) {
+	for _, from := range []string{"mysql", "mariadb"} {
+		seen := map[uint16]bool{}
+		eachListed(func(fault Fault, server string, n uint16) {
+			assert.That(t, (server == "both" || server == "mysql" || server == "mariadb") && fault <= FaultUnavailable &&
+				fault >= FaultData, "%d: of %q, or of no fault", n, server)
+			if server != "both" && server != from {
+				return
+			}
+			assert.That(t, !seen[n], "%s: %d is listed twice", from, n)
+			seen[n] = true
+			assert.That(t, server == "both" || n >= 4000, "%d means the same on both servers", n)
+		})
+	}
+}
+
+// From 4000 on the servers use the same numbers for different things. A program that looks at the driver's error finds
+// it all the same.
+func TestANumberMeansWhatItsServerMeans(t *testing.T) {
+	w := newWorld(t)
+	w.exec("CREATE PROCEDURE say(n INT) SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = n")
+	var isMariaDB bool
+	require.OK(t, w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB))
+	for _, c := range []struct {
+		number           uint16
+		onMySQL, onMaria Fault
+	}{
+		{4031, FaultUnavailable, FaultRefused},
+		{4151, FaultRefused, FaultUnavailable},
+		{1030, FaultUnavailable, FaultUnavailable},
+	} {
+		want := c.onMySQL
+		if isMariaDB {
+			want = c.onMaria
+		}
+		_, err := w.pool.Exec("CALL say(?)", c.number)
+		assert.Is(t, Classify(fmt.Errorf("wrapped: %w", err)), want, "%v", err)
+		server, ok := errors.AsType[*mysql.MySQLError](err)
+		assert.That(t, ok && server.Number == c.number, "%v is not the driver's error any more", err)
+		if got := Classify(&mysql.MySQLError{Number: c.number}); got != FaultUnavailable { // of whom, nobody knows
+			t.Errorf("%d of any server is %v", c.number, got)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// place is an error of a server and where it goes. Names are those that releases of the server have given it.
+type place struct {
+	number uint16
+	names  string
+	state  string
+	fault  string
+}
+
+const mostForClients = 9999 // numbers above this stand in the server's log alone
+
+// golden is a list that a person can read and judge.
+func golden(from sayer) string {
+	return filepath.Join("testdata", strings.ToLower(string(from))+".txt")
+}
+
+func readPlaces(t *testing.T, from sayer) map[uint16]place {
+	t.Helper()
+	text, err := os.ReadFile(golden(from))
+	if err != nil && !(*update && errors.Is(err, os.ErrNotExist)) {
+		t.Fatal(err)
+	}
+	places := map[uint16]place{}
+	for line := range strings.Lines(string(text)) {
+		var p place
+		if _, err := fmt.Sscan(line, &p.number, &p.names, &p.state, &p.fault); err != nil {
+			t.Fatalf("%s: %q: %v", golden(from), line, err)
+		}
+		assert.Is(t, places[p.number].number, 0, "%s: %d stands there twice", golden(from), p.number)
+		p.fault = strings.TrimSpace(line[strings.LastIndex(line, p.state)+len(p.state):])
+		places[p.number] = p
+	}
+	return places
+}
+
+// Whoever makes a change that sends an error elsewhere sees it in a golden file. Read there what it means.
+func TestEachErrorOfBothServersHasItsPlace(t *testing.T) {
+	for _, from := range []sayer{mySQL, mariaDB} {
+		places := readPlaces(t, from)
+		assert.AtLeast(t, len(places), 1000, "%s has errors", golden(from))
+		for n, p := range places {
+			if got := faultOf(from, n, p.state).String(); got != p.fault {
+				if p.fault = got; !*update {
+					t.Errorf("%s: %d %s goes to %q, and the file says %q", from, n, p.names, got, p.fault)
+				}
+				places[n] = p
+			}
+		}
+		if *update {
+			writePlaces(t, from, places)
+		}
+	}
+}
+
+func writePlaces(t *testing.T, from sayer, places map[uint16]place) {
+	t.Helper()
+	var b bytes.Buffer
+	for _, n := range slices.Sorted(maps.Keys(places)) {
+		p := places[n]
+		fmt.Fprintf(&b, "%d %s %s %s\n", p.number, p.names, p.state, p.fault)
+	}
+	require.OK(t, os.WriteFile(golden(from), b.Bytes(), 0o600))
+}
+
+// A later release has errors that nobody has looked at: the test fails on it, and -update adds them.
+func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
+	w := newWorld(t)
+	conn := require.Get(w.pool.Conn(t.Context()))(t)
+	defer conn.Close()
+	var from sayer
+	require.OK(t, conn.Raw(func(raw any) error { from = raw.(*watchedConn).from; return nil }))
+	known := w.errorsOfMySQL
+	if from == mariaDB {
+		known = w.errorsOfMariaDB
+	}
+	places := readPlaces(t, from)
+	for _, p := range known() {
+		was, ok := places[p.number]
+		names := strings.Split(was.names, "|")
+		switch {
+		case !ok:
+			p.fault = faultOf(from, p.number, p.state).String()
+			places[p.number] = p
+		case !slices.Contains(names, p.names):
+			was.names += "|" + p.names
+			places[p.number] = was
+		case from == mySQL && was.state != p.state:
+			t.Errorf("%d %s has SQLSTATE %s, and the file says %s", p.number, p.names, p.state, was.state)
+		default:
+			continue
+		}
+		if !*update {
+			t.Errorf("%s says %d %s, and %s does not have it: add it with -update, and look where it goes", from, p.number,
+				p.names, golden(from))
+		}
+	}
+	if *update {
+		writePlaces(t, from, places)
+	}
+}
+
+func (w *world) errorsOfMySQL() (all []place) {
+	w.t.Helper()
+	rows := require.Get(w.pool.Query("SELECT error_number, error_name, sql_state FROM " +
+		"performance_schema.events_errors_summary_global_by_error WHERE error_number BETWEEN 1 AND " +
+		strconv.Itoa(mostForClients)))(w.t)
+	defer rows.Close()
+	for rows.Next() {
+		var p place
+		require.OK(w.t, rows.Scan(&p.number, &p.names, &p.state))
+		all = append(all, p)
+	}
+	err := rows.Err()
+	require.That(w.t, err == nil && len(all) >= 1000, "%d errors, %v", len(all), err)
+	return all
+}
+
+var perrorLine = regexp.MustCompile(`(?m)^MariaDB error code (\d+) \((\w+)\)`)
+
+// errorsOfMariaDB asks perror, which does not know their SQLSTATE: those in the golden file are of the server's
+// errmsg-utf8.txt.
+func (w *world) errorsOfMariaDB() (all []place) {
+	w.t.Helper()
+	tree := os.Getenv(stack.EnvTree)
+	const program = "/usr/bin/perror"
+	if _, err := os.Stat(filepath.Join(tree, program)); err != nil {
+		w.t.Skip("MariaDB's perror is not installed: ", err)
+	}
+	cmd := exec.CommandContext(w.t.Context(), program)
+	cmd.Err, cmd.SysProcAttr = nil, &syscall.SysProcAttr{Chroot: tree}
+	cmd.Dir = "/"
+	for n := 1; n <= 5000; n++ {
+		cmd.Args = append(cmd.Args, strconv.Itoa(n))
+	}
+	text, _ := cmd.Output() // it fails for the numbers that are no errors
+	for _, m := range perrorLine.FindAllStringSubmatch(string(text), -1) {
+		n := require.Get(strconv.ParseUint(m[1], 10, 16))(w.t)
+		if name := m[2]; !strings.HasPrefix(name, "ER_UNUSED_") && !strings.HasPrefix(name, "ER_MYSQL_") {
+			all = append(all, place{number: uint16(n), names: name, state: "HY000"})
+		}
+	}
+	require.That(w.t, len(all) >= 1000, "perror knows %d errors", len(all))
+	return all
 }

@@ -4,15 +4,66 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is a database of the test's own with a table and a row in it.
+type world struct {
+	t    testing.TB
+	dsn  string
+	pool *sql.DB
+}
+
+// newWorld has its test run beside others.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorldOn(t, stack.MySQL(t))
+}
+
+func newWorldOn(t testing.TB, dsn string) *world {
+	t.Helper()
+	w := &world{t, dsn, poolOf(t, open(t, dsn))}
+	w.exec("CREATE TABLE goods (id INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+	w.exec("INSERT INTO goods VALUES (1, 0)")
+	return w
+}
+
+func (w *world) exec(text string, args ...any) {
+	w.t.Helper()
+	stack.Exec(w.t, w.pool, text, args...)
+}
+
+func open(t testing.TB, dsn string) *gorm.DB {
+	t.Helper()
+	return openWith(t, dsn, Options{})
+}
+
+func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
+	t.Helper()
+	db := require.First(Open(t.Context(), dsn, o))(t)
+	pool := poolOf(t, db)
+	t.Cleanup(func() { pool.Close() })
+	return db
+}
+
+func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
+	t.Helper()
+	return require.Get(db.DB())(t)
+}
 
 func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	dsn := stack.MySQL(t)
@@ -189,4 +240,223 @@ func prepared(t *testing.T, pool *sql.DB) (n int) {
 	require.OK(t, conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name,
 		&n))
 	return n
+}
+
+func TestADSNThatCannotBeMeantIsRefusedAndNotShown(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"mysql://u:hunter2@h/d":            "the DSN is a URL",
+		"u:hunter2@tcp(h:1)":               "the DSN is not of the form",
+		"u:hunter2@tcp(h:1/d":              "the DSN is not of the form",
+		"u:hunter2@ftp/d":                  "the DSN ",
+		"hunter2":                          "the DSN is not of the form",
+		"":                                 "the DSN ",
+		"u:hunter2/3t":                     "the DSN ",
+		"u:hunter2@/3t@tcp(h:1)":           "the DSN ",
+		"u:hunter2@tcp(h)/a@b":             "the DSN has a last / that is not before the database",
+		"u:hunter2@tcp(h:1)/":              "the DSN names no database",
+		"u:hunter2@tcp(h:1)/d?timeout=5":   "the DSN has a parameter",
+		"tcp(hunter2:1)/d":                 "the DSN names no user",
+		"u/hunter2@tcp(h:1)/d":             "the DSN has a user that looks like something else",
+		"u:hunter2@tcp(h:1)/d?tls=hunter2": "the DSN has a parameter",
+	} {
+		_, _, err := Connector(dsn, Options{})
+		assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "hunter2"),
+			"%s: %v, want an error that says %q and no password", dsn, err, want)
+	}
+}
+
+// ours are the session variables that every connection sets: a default of the server's that would change what our
+// statements do, and what stands there all the same.
+var ours = []struct{ name, contrary, want string }{
+	{"autocommit", "0", "1"},
+	{"completion_type", "'CHAIN'", "NO_CHAIN"},
+	{"sql_mode", "'ANSI_QUOTES'", "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
+		"NO_ENGINE_SUBSTITUTION"},
+	{"time_zone", "'+09:00'", "+00:00"},
+	{"lc_messages", "'de_DE'", "en_US"},
+	{"innodb_lock_wait_timeout", "77", "5"},
+	{"lock_wait_timeout", "78", "5"},
+	{"wait_timeout", "79", "13"},
+	{"net_read_timeout", "80", "13"},
+	{"net_write_timeout", "81", "13"},
+	{"sql_select_limit", "1", "18446744073709551615"},
+	{"max_join_size", "1", "18446744073709551615"},
+	{"sql_big_selects", "0", "1"},
+	{"sql_safe_updates", "1", "0"},
+	{"sql_auto_is_null", "1", "0"},
+	{"foreign_key_checks", "0", "1"},
+	{"unique_checks", "0", "1"},
+	{"max_sort_length", "64", "1024"},
+	{"sql_quote_show_create", "0", "1"},
+	{"tx_isolation", "'SERIALIZABLE'", "READ-COMMITTED"},
+	{"tx_read_only", "1", "0"},
+	{"transaction_isolation", "'SERIALIZABLE'", "READ-COMMITTED"},
+	{"transaction_read_only", "1", "0"},
+	{"check_constraint_checks", "0", "1"},
+	{"max_statement_time", "0.001", "0"},
+	{"max_execution_time", "1", "0"},
+	{"idle_transaction_timeout", "1", "0"},
+	{"idle_readonly_transaction_timeout", "1", "0"},
+	{"idle_write_transaction_timeout", "1", "0"},
+	{"character_set_client", "latin1", "utf8mb4"},
+	{"character_set_connection", "latin1", "utf8mb4"},
+	{"character_set_results", "latin1", "utf8mb4"},
+	{"wsrep_sync_wait", "0", "1"},
+	{"wsrep_dirty_reads", "1", "0"},
+}
+
+// left are the session variables that nothing sets, with the reason.
+var left = []struct{ why, names string }{
+	{"doctor refuses the value that matters",
+		`binlog_format system_versioning_asof wsrep_on`},
+	{"set on a member of a group, where the server has it",
+		`group_replication_consistency`},
+	{"a session begins with its own value, whatever the server's is, or may only read it",
+		`error_count external_user identity in_transaction insert_id last_gtid last_insert_id proxy_user
+		pseudo_slave_mode pseudo_thread_id rand_seed1 gtid_next gtid_owned immediate_server_version
+		original_commit_timestamp original_server_version pseudo_replica_mode require_row_format resultset_metadata
+		statement_id redirect_url rand_seed2 sql_log_bin timestamp warning_count gtid_seq_no wsrep_gtid_seq_no`},
+	{"wait_timeout is set, whatever it is made of",
+		`interactive_timeout mysqlx_read_timeout mysqlx_wait_timeout mysqlx_write_timeout`},
+	{"another name of a variable that is set, or the choice is wider than ours",
+		`wsrep_causal_reads`},
+	{"what the shop's own SQL means: rollbackd's has no grouping of text, week, division or recursion",
+		`default_regex_flags block_encryption_mode character_set_collations cte_max_recursion_depth
+		default_collation_for_utf8mb4 new_mode windowing_use_high_precision mhnsw_default_distance mhnsw_default_m
+		mhnsw_ef_search default_week_format div_precision_increment group_concat_max_len lc_time_names
+		max_recursive_iterations old old_mode standard_compliant_cte sql_if_exists collation_connection`},
+	{"what a table is made with: the migrations name what matters, and migrate checks the result",
+		`alter_algorithm default_table_encryption external_table_secondary_storage_engine external_table_storage_engine
+		innodb_ddl_buffer_size innodb_ddl_threads restrict_fk_on_non_standard_key sql_generate_invisible_primary_key
+		sql_require_primary_key enable_cascade_triggers character_set_database character_set_server collation_database
+		collation_server default_storage_engine default_tmp_storage_engine enforce_storage_engine
+		explicit_defaults_for_timestamp innodb_compression_default innodb_default_encryption_key_id innodb_strict_mode
+		innodb_tmpdir old_alter_table storage_engine system_versioning_alter_history system_versioning_insert_history
+		wsrep_osu_method binlog_alter_two_phase`},
+	{"memory and speed, not the result; what is over a bound is an error that says so",
+		`big_tables bulk_insert_buffer_size connection_memory_chunk_size connection_memory_limit
+		global_connection_memory_tracking histogram_generation_max_mem_size information_schema_stats_expiry
+		innodb_parallel_read_threads internal_tmp_mem_storage_engine max_points_in_geometry
+		max_tmp_session_space_usage optimizer_max_subgraph_pairs optimizer_scan_setup_cost optimizer_where_cost
+		parser_max_mem_size range_optimizer_max_mem_size secondary_engine_cost_threshold select_into_buffer_size
+		select_into_disk_sync select_into_disk_sync_delay set_operations_buffer_size use_secondary_engine
+		enable_secondary_engine_statistics transaction_allow_batching column_compression_threshold
+		column_compression_zlib_level column_compression_zlib_strategy column_compression_zlib_wrap
+		eq_range_index_dive_limit expensive_subquery_limit histogram_size histogram_type analyze_max_length
+		analyze_sample_percentage in_predicate_conversion_threshold join_buffer_size join_buffer_space_limit
+		join_cache_level low_priority_updates max_delayed_threads max_heap_table_size max_insert_delayed_threads
+		max_length_for_sort_data max_rowid_filter_size max_seeks_for_key max_session_mem_used max_sp_recursion_depth
+		max_tmp_tables max_user_connections mrr_buffer_size net_buffer_length net_retry_count
+		optimizer_adjust_secondary_key_costs optimizer_extra_pruning_depth optimizer_join_limit_pref_ratio
+		optimizer_max_sel_args optimizer_max_sel_arg_weight optimizer_prune_level optimizer_search_depth
+		optimizer_selectivity_sampling_limit optimizer_switch optimizer_use_condition_selectivity preload_buffer_size
+		progress_report_time query_alloc_block_size query_cache_strip_comments query_cache_type
+		query_cache_wlock_invalidate query_prealloc_size range_alloc_block_size read_buffer_size read_rnd_buffer_size
+		rowid_merge_buff_size sort_buffer_size sql_buffer_result tcp_nodelay thread_pool_priority tmp_disk_table_size
+		tmp_memory_table_size tmp_table_size transaction_alloc_block_size transaction_prealloc_size use_stat_tables`},
+	{"doctor looks at it: a statement of rollbackd's is shorter",
+		`max_allowed_packet`},
+	{"what the server logs and tells",
+		`log_disabled_statements end_markers_in_json explain_format explain_json_format_version
+		log_slow_always_query_time optimizer_trace_features optimizer_trace_limit optimizer_trace_offset
+		print_identified_with_as_hex session_track_gtids show_create_table_skip_secondary_engine
+		show_create_table_verbosity show_gipk_in_create_table_and_information_schema terminology_use_previous
+		log_queries_not_using_indexes log_slow_admin_statements log_slow_disabled_statements log_slow_filter
+		log_slow_max_warnings log_slow_min_examined_row_limit log_slow_query log_slow_query_time log_slow_rate_limit
+		log_slow_slave_statements log_slow_verbosity log_warnings long_query_time max_error_count
+		min_examined_row_limit note_verbosity optimizer_trace optimizer_trace_max_mem_size profiling
+		profiling_history_size session_track_schema session_track_state_change session_track_system_variables
+		session_track_transaction_info slow_query_log sql_log_off sql_notes sql_warnings`},
+	{"what replicas do, and how: their operator's choice",
+		`binlog_annotate_row_events binlog_row_value_options binlog_rows_query_log_events
+		binlog_transaction_compression binlog_transaction_compression_level_zstd rbr_exec_mode xa_detach_on_prepare
+		binlog_direct_non_transactional_updates binlog_row_image default_master_connection gtid_domain_id
+		max_relay_log_size server_id skip_parallel_replication skip_replication sql_slave_skip_counter
+		wsrep_retry_autocommit wsrep_trx_fragment_size wsrep_trx_fragment_unit`},
+	{"numbers of rows that nobody counts on",
+		`auto_increment_increment auto_increment_offset`},
+	{"no difference at READ COMMITTED, or to LOCK TABLES alone",
+		`innodb_snapshot_isolation innodb_table_locks`},
+	{"what rollbackd does not use: other engines, full text, passwords, files, views with LIMIT",
+		`aria_repair_threads generated_random_password_length aria_sort_buffer_size aria_stats_method
+		character_set_filesystem deadlock_search_depth_long deadlock_search_depth_short deadlock_timeout_long
+		deadlock_timeout_short innodb_ft_enable_stopword innodb_ft_user_stopword_table keep_files_on_create
+		myisam_repair_threads myisam_sort_buffer_size myisam_stats_method old_passwords updatable_views_with_limit`},
+}
+
+// sessionVariables are the names of all that a session may have otherwise than the server.
+func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
+	t.Helper()
+	rows := require.Get(pool.QueryContext(t.Context(), "SELECT LOWER(variable_name) FROM "+
+		"/*M! information_schema.system_variables *//*!80000 performance_schema.variables_metadata */ "+
+		"WHERE variable_scope LIKE 'SESSION%' ORDER BY 1"))(t)
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		require.OK(t, rows.Scan(&name))
+		names = append(names, name)
+	}
+	err := rows.Err()
+	require.That(t, err == nil && len(names) >= 100, "%d session variables (%v)", len(names), err)
+	return names
+}
+
+// Given a server of any kind, then of each session variable that it has it is known what becomes of it: it is set by
+// us, or left for a reason.
+func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
+	pool := poolOf(t, open(t, stack.MySQL(t)))
+	fate := map[string]string{}
+	know := func(name, what string) {
+		assert.Is(t, fate[name], "", "%s is in the table twice:, %s", name, what)
+		fate[name] = what
+	}
+	for _, v := range ours {
+		know(v.name, "set")
+	}
+	for _, group := range left {
+		for _, name := range strings.Fields(group.names) {
+			know(name, group.why)
+		}
+	}
+	var unknown []string
+	for _, name := range sessionVariables(t, pool) {
+		if fate[name] == "" {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		t.Errorf("what becomes of these session variables? Say it in the table of this test: %s",
+			strings.Join(unknown, " "))
+	}
+}
+
+// Given a server whose defaults for sessions are contrary to all that we set, when an account without rights on the
+// server connects, then its session is ours, and took no more round trips than these few.
+func TestContraryDefaultsOfTheServerReachNoSession(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	dsn := stack.Restricted(t, server.Database(t), "ALL PRIVILEGES ON *")
+	root := poolOf(t, open(t, server.Database(t)))
+	var known []string
+	all := sessionVariables(t, root)
+	for _, v := range ours {
+		if !slices.Contains(all, v.name) {
+			continue
+		}
+		known = append(known, v.name)
+		_, err := root.ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL %s = %s", v.name, v.contrary))
+		assert.That(t, err == nil, "make the contrary the default: %v", err)
+	}
+	pool := poolOf(t, openWith(t, dsn, Options{}))
+	for _, v := range ours {
+		if !slices.Contains(known, v.name) {
+			continue
+		}
+		var got string
+		err := pool.QueryRowContext(t.Context(), "SELECT @@SESSION."+v.name).Scan(&got)
+		assert.That(t, err == nil && got == v.want, "%s is %q (%v), want %q", v.name, got, err, v.want)
+	}
+	for _, v := range ours { // so that the server can be cleaned up
+		_, _ = root.ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL %s = DEFAULT", v.name))
+	}
 }

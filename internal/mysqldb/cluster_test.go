@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -155,4 +157,119 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	unlock()
 	a := <-answers
 	assert.That(t, a.err == nil && a.n == 7, "it answers %d, %v, want 7", a.n, a.err)
+}
+
+// What holds in MySQL's group replication, whose start takes a while: the cases share it.
+func TestGroupReplication(t *testing.T) {
+	cluster := stack.OwnReplicated(t, stack.Group)
+	t.Run("a primary that is cut off shows nobody what was", func(t *testing.T) { cutOffPrimary(t, cluster) })
+	t.Run("a node that has left is a server", func(t *testing.T) { memberHasLeft(t, cluster) })
+}
+
+// Given a primary that is cut off from its group, which has another one, when it is asked for what that has committed
+// since, then it does not answer with what was; not either when it is back and has not heard yet that it was replaced.
+func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
+	w := newWorldOn(t, cluster.MySQL.Database(t))
+	old := cluster.Databases[0]
+	const query = "SELECT n FROM goods WHERE id = 1"
+	asItIs, ours := plain(t, w.dsn, old), poolOf(t, open(t, on(t, w.dsn, old)))
+	read := func() (n int, err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		err = ours.QueryRowContext(ctx, query).Scan(&n)
+		return n, err
+	}
+	if n, err := read(); err != nil || n != 0 {
+		t.Fatalf("n = %d, %v at first, want 0", n, err)
+	}
+	assert.OK(t, cluster.CutOff(t.Context(), old))
+	poll.Until(t, "another node being written to", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := w.pool.ExecContext(ctx, "UPDATE goods SET n = 7")
+		return err == nil
+	})
+	n := -1
+	assert.OK(t, asItIs.QueryRow(query).Scan(&n))
+	require.Is(t, n, 0, "n on the old primary, which is not cut off")
+	n, err := read()
+	assert.That(t, err != nil, "the old primary answers %d", n)
+
+	assert.OK(t, cluster.Mend(t.Context(), old))
+	left := 0
+	poll.Until(t, "the old primary having what was committed", func() bool {
+		n, err := read()
+		switch {
+		case err == nil && n != 7:
+			t.Errorf("the old primary answers %d", n)
+		case notReady(err):
+			left++
+			if open := ours.Stats().OpenConnections; !errors.Is(err, driver.ErrBadConn) || open != 0 {
+				t.Errorf("it says %v (%v), and %d connections are in the pool, want none", err, Classify(err), open)
+			}
+		}
+		return err == nil
+	})
+	assert.That(t, left != 0, "it never said that it is no member: this has shown nothing")
+}
+
+// Given a node that has left its group, as its administrator said, when it is asked, then it is a server like any
+// other.
+func memberHasLeft(t *testing.T, cluster *stack.Stack) {
+	w := newWorldOn(t, cluster.MySQL.Database(t))
+	node := cluster.Databases[2]
+	asItIs, ours := plain(t, w.dsn, node), poolOf(t, open(t, on(t, w.dsn, node)))
+	arrived(t, asItIs)
+	require.Get(asItIs.Exec("STOP GROUP_REPLICATION"))(t)
+	later := poolOf(t, open(t, on(t, w.dsn, node)))
+	for what, pool := range map[string]*sql.DB{"a former session": ours, "a new one": later} {
+		n := -1
+		assert.OK(t, pool.QueryRow("SELECT n FROM goods").Scan(&n))
+		assert.Is(t, n, 0, "%s reads", what)
+	}
+	assert.OK(t, cluster.Join(t.Context(), 2))
+}
+
+// Given a source that is cut off from its replicas, when a statement commits, then it waits, and nobody sees what it
+// wrote: what is looked up is what a failover keeps. Who kills the statement, or its connection, does not change that;
+// when a replica answers, it is committed.
+func TestSemiSync(t *testing.T) {
+	cluster := stack.OwnReplicated(t, stack.SemiSync)
+	w := newWorldOn(t, cluster.MySQL.Database(t))
+	source := cluster.Databases[0]
+	asItIs := plain(t, w.dsn, source)
+	n := func() (n int) {
+		assert.OK(t, asItIs.QueryRow("SELECT n FROM goods").Scan(&n))
+		return n
+	}
+	for i, kill := range []string{"KILL QUERY %d", "KILL %d"} {
+		assert.OK(t, cluster.CutOff(t.Context(), source))
+		conn := require.Get(w.pool.Conn(t.Context()))(t)
+		var id int64
+		assert.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		done := make(chan struct{})
+		go func() { // joined below
+			defer close(done)
+			// killed, it fails; what matters is what is seen
+			_, _ = conn.ExecContext(context.WithoutCancel(t.Context()), "UPDATE goods SET n = n + 1")
+		}()
+		waits := func(what string) bool {
+			var command, state string
+			err := asItIs.QueryRow("SELECT COMMAND, COALESCE(STATE, '') FROM information_schema.PROCESSLIST WHERE ID = ?", id).
+				Scan(&command, &state)
+			return err == nil && state == "Waiting for semi-sync ACK from replica" && (what == "" || command == what)
+		}
+		poll.Until(t, "the statement waiting for a replica", func() bool { return waits("") })
+		require.Get(asItIs.Exec(fmt.Sprintf(kill, id)))(t)
+		if kill == "KILL %d" {
+			poll.Until(t, "the connection being killed and waiting", func() bool { return waits("Killed") })
+		}
+		if got := n(); got != i || !waits("") {
+			t.Errorf("%s: n = %d while no replica has it, want %d and the statement waiting", kill, got, i)
+		}
+		assert.OK(t, cluster.Mend(t.Context(), source))
+		<-done
+		poll.Until(t, "what was written being seen", func() bool { return n() == i+1 })
+		_ = conn.Close() // it was killed
+	}
 }

@@ -1,0 +1,461 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given a statement that is cut off, when the server is asked, then it says whether that waited for a lock, and is
+// not left at work on it. The server is the test's own, because another test's wait for a row is a doubt.
+func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	for name, tc := range map[string]struct {
+		lock, then string // by somebody else
+		statement  string
+		query      bool // a reading one
+		want       bool
+	}{
+		"for a row": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
+		"for a row, behind names": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "SELECT n FROM x WHERE a = 1 FOR UPDATE", true,
+			true},
+		"for a table":         {"LOCK TABLES x WRITE", "DO 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
+		"for nobody":          {"BEGIN", "DO 1", "UPDATE x SET n = SLEEP(60) WHERE a = 1", false, false},
+		"for nobody, reading": {"BEGIN", "DO 1", "SELECT SLEEP(60) FROM x WHERE a = 1", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dsn := server.Database(t)
+			pool := poolOf(t, openWith(t, dsn, Options{LockWait: 30 * time.Second}))
+			for _, text := range []string{"CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB",
+				"INSERT INTO x VALUES (1, 0)"} {
+				require.Get(pool.ExecContext(t.Context(), text))(t)
+			}
+			other := require.Get(pool.Conn(t.Context()))(t)
+			defer other.Close()
+			for _, text := range []string{tc.lock, tc.then} {
+				require.Get(other.ExecContext(t.Context(), text))(t)
+			}
+			require.OK(t, pool.PingContext(t.Context())) // so that the statement's time does not go to another connection
+			const limit = 2 * time.Second
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			ctx, activity := WithActivity(ctx)
+			stop := activity.Watch(t.Context(), pool, 250*time.Millisecond)
+			err := readOrWrite(ctx, pool, tc.statement, tc.query)
+			assert.That(t, err != nil, "the statement was not cut off")
+			stop()
+			cut := activity.Cut()
+			require.That(t, cut != nil, "nothing is known of a statement that was cut off")
+			took, seen := activity.Inside()
+			if took < limit/2 || seen != tc.want { // a busy machine may be late to begin
+				t.Errorf("%v inside, waited %v; want about %v, %v", took, seen, limit, tc.want)
+			}
+			waits := require.Get(cut.End(t.Context(), pool))(t)
+			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
+			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)
+			poll.Until(t, "the server has ended it", func() bool {
+				n := 0
+				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
+					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
+				return err == nil && n == 0
+			})
+			require.Get(other.ExecContext(t.Context(), "ROLLBACK"))(t)
+			require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
+		})
+	}
+}
+
+// readOrWrite runs a statement in a transaction of its own.
+func readOrWrite(ctx context.Context, pool *sql.DB, statement string, read bool) error {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // the connection is gone
+	if !read {
+		_, err = tx.ExecContext(ctx, statement)
+		return err
+	}
+	rows, err := tx.QueryContext(ctx, statement)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+	}
+	return rows.Err()
+}
+
+// A statement that failed, or was never sent, is not cut off.
+func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
+	pool := poolOf(t, open(t, stack.MySQL(t)))
+	ctx, cancel := context.WithCancel(t.Context())
+	ctx, activity := WithActivity(ctx)
+	tx := require.Get(pool.BeginTx(ctx, nil))(t)
+	_, err := tx.ExecContext(ctx, "SELECT nonsense")
+	assert.That(t, err != nil, "nonsense was understood")
+	cancel()
+	_, err = tx.ExecContext(ctx, "DO 1")
+	assert.That(t, err != nil, "a statement was sent although its context had ended")
+	_ = tx.Rollback()
+	cut := activity.Cut()
+	assert.That(t, cut == nil, "%v was cut off, want none", cut)
+}
+
+// session is one connection of a world's pool.
+type session struct {
+	*world
+	conn *sql.Conn
+}
+
+func (w *world) session() *session {
+	w.t.Helper()
+	conn := require.Get(w.pool.Conn(w.t.Context()))(w.t)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return &session{w, conn}
+}
+
+// put inserts rows with one statement of placeholders.
+func (s *session) put(ctx context.Context, ids ...int) error {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	text := "INSERT INTO goods (id, n) VALUES " + strings.TrimSuffix(strings.Repeat("(?,0),", len(ids)), ",")
+	_, err := s.conn.ExecContext(ctx, text, args...)
+	return err
+}
+
+// counts are the connection's statements that were prepared, executed as such, and closed.
+func (s *session) counts() (all string) {
+	s.t.Helper()
+	for _, name := range []string{"Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"} {
+		var value int
+		require.OK(s.t, s.conn.QueryRowContext(s.t.Context(), "SHOW SESSION STATUS LIKE '"+name+"'").Scan(&name, &value))
+		all += fmt.Sprint(value, " ")
+	}
+	return strings.TrimSpace(all)
+}
+
+func (s *session) wantRows(want int) {
+	s.t.Helper()
+	n := 0
+	assert.OK(s.t, s.pool.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM goods").Scan(&n))
+	assert.Is(s.t, n, want, "rows")
+}
+
+// A repeated statement is prepared when it comes again, and again after another one was in its place. It fails like its
+// text, and outlives a migration of its table: the server prepares it anew.
+func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
+	s := newWorld(t).session()
+	again := Repeated(t.Context())
+	for i, step := range []struct {
+		ctx    context.Context
+		ids    []int
+		counts string // of what was prepared, executed so and closed
+	}{
+		{again, []int{10, 11}, "0 0 0"}, {again, []int{20, 21}, "1 1 0"}, {again, []int{30, 31}, "1 2 0"},
+		{again, []int{40}, "1 2 0"}, {again, []int{50, 51}, "1 3 0"}, // another between
+		{again, []int{60}, "1 3 0"}, {again, []int{70}, "2 4 1"}, // another in its place
+		{t.Context(), []int{80}, "2 4 1"}, // not repeated
+	} {
+		assert.OK(t, s.put(step.ctx, step.ids...))
+		assert.Is(t, s.counts(), step.counts, "step %d: prepared, executed, closed", i)
+	}
+	err := s.put(again, 80)
+	assert.That(t, Duplicate(err), "a duplicate = %v, want error 1062", err)
+	s.wantRows(1 + 2*4 + 4)
+	s.exec("ALTER TABLE goods ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'new'")
+	assert.OK(t, s.put(again, 90))
+	s.wantRows(1 + 2*4 + 5)
+}
+
+func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	s := newWorldOn(t, server.Database(t)).session()
+	s.exec("SET GLOBAL max_prepared_stmt_count = 0")
+	for _, id := range []int{10, 20, 30} {
+		assert.OK(t, s.put(Repeated(t.Context()), id, id+1))
+	}
+	s.wantRows(1 + 6)
+	assert.Is(t, s.counts(), "0 0 0", "refused: prepared, executed, closed")
+}
+
+// What a prepared statement waited for is found out like that of a text.
+func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	dsn := server.Database(t)
+	w := newWorldOn(t, dsn)
+	one := openWith(t, dsn, Options{LockWait: 30 * time.Second, MaxOpen: 1})
+	update := func(ctx context.Context) error {
+		tx, err := poolOf(t, one).BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // or the connection is gone
+		_, err = tx.ExecContext(Repeated(ctx), "UPDATE goods SET n = n + ? WHERE id = 1", 1)
+		return err
+	}
+	for range 2 {
+		assert.OK(t, update(t.Context()))
+	}
+	other := w.session()
+	for _, text := range []string{"BEGIN", "UPDATE goods SET n = 7"} {
+		require.Get(other.conn.ExecContext(t.Context(), text))(t)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ctx, activity := WithActivity(ctx)
+	err := update(ctx)
+	assert.That(t, err != nil, "the statement was not cut off")
+	cut := activity.Cut()
+	require.That(t, cut != nil, "nothing is known of a statement that was cut off")
+	waited, err := cut.End(t.Context(), w.pool)
+	assert.That(t, err == nil && waited, "%v: it waited: %v, %v", cut, waited, err)
+	poll.Until(t, "the server has ended it", func() bool {
+		n := 0
+		err := w.pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
+			"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
+		return err == nil && n == 0
+	})
+}
+
+// Given one connection, when transactions ask for waits of their own, then each has what it asks for, and the others
+// have those of the pool.
+func TestATransactionMayBoundItsWaits(t *testing.T) {
+	w := newWorld(t)
+	pool := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 1, LockWait: 7 * time.Second}))
+	for _, tc := range []struct{ ask, want time.Duration }{
+		{0, 7 * time.Second}, {time.Second, time.Second}, {time.Second, time.Second}, {2 * time.Second, 2 * time.Second},
+		{0, 7 * time.Second},
+	} {
+		ctx := t.Context()
+		if tc.ask > 0 {
+			ctx = WithLockWait(ctx, tc.ask)
+		}
+		assert.Is(t, waitsIn(ctx, t, pool), [2]time.Duration{tc.want, tc.want},
+			"asked for %v, the bounds for rows and tables are", tc.ask)
+	}
+}
+
+func waitsIn(ctx context.Context, t *testing.T, pool *sql.DB) (seconds [2]time.Duration) {
+	t.Helper()
+	tx := require.Get(pool.BeginTx(ctx, nil))(t)
+	defer func() { _ = tx.Rollback() }()
+	var row, table int64
+	assert.OK(t, tx.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout").
+		Scan(&row, &table))
+
+	return [2]time.Duration{time.Duration(row) * time.Second, time.Duration(table) * time.Second}
+}
+
+// A connection whose session somebody has changed is not lent again.
+func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t, pool: poolOf(t, openWith(t, stack.MySQL(t), Options{MaxOpen: 1}))}
+	used := map[int64]bool{}
+	for _, text := range []string{"DO 0", "SET autocommit = 0", "SET completion_type = 'CHAIN'", "no statement"} {
+		one := w.begin(w.pool)
+		tx, id := one.tx, one.id
+		var fresh int
+		const question = "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
+		require.OK(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
+		_, failed := tx.ExecContext(LastUse(t.Context()), text)
+		require.OK(t, tx.Commit())
+		assert.That(t, !used[id] && fresh == 1, "before %q (%v): connection %d is lent again, or its session is not as it "+
+			"should be", text, failed, id)
+		used[id] = true
+	}
+}
+
+// What a failed statement leaves of its transaction. A duplicate is undone alone, whoever of both servers says it; so
+// are data errors, but what they mean is the handler's to say.
+func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
+	w := newWorld(t)
+	for _, text := range []string{
+		"CREATE TABLE own (k INT PRIMARY KEY, v INT NOT NULL, CHECK (v < 100)) ENGINE=InnoDB",
+		"CREATE TABLE child (k INT PRIMARY KEY, a INT, b INT, UNIQUE (a, b), FOREIGN KEY (a) REFERENCES own (k)" +
+			" ON UPDATE CASCADE) ENGINE=InnoDB",
+		"INSERT INTO own VALUES (1, 1), (2, 2)",
+		"INSERT INTO child VALUES (1, 1, 7), (2, 3 - 1, 7)",
+	} {
+		w.exec(text)
+	}
+	for text, repeats := range map[string]bool{
+		"INSERT INTO own VALUES (8, 8), (1, 1)":         true,
+		"UPDATE own SET k = 2 WHERE k = 1":              true,
+		"UPDATE child SET a = 1":                        true,
+		"INSERT INTO own VALUES (8, 8), (9, 100)":       false,
+		"INSERT INTO own VALUES (8, 8), (9, NULL)":      false,
+		"INSERT INTO child VALUES (8, 1, 8), (9, 9, 9)": false,
+		"UPDATE own SET v = 9223372036854775807 + v":    false,
+	} {
+		tx := w.begin(w.pool).tx
+		for _, text := range []string{"SAVEPOINT a", "INSERT INTO own VALUES (7, 7)"} {
+			require.Get(tx.ExecContext(t.Context(), text))(t)
+		}
+		_, failed := tx.ExecContext(t.Context(), text)
+		assert.That(t, failed != nil && Repeats(failed) == repeats, "%s: %v; a duplicate is %v, want %v", text, failed,
+			!repeats, repeats)
+		var rows int
+		if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 3 {
+			t.Errorf("%s: %d rows, %v; want 3: the two, and that of the statement before", text, rows, err)
+		}
+		_, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
+		assert.That(t, err == nil, "%s has ended the transaction: %v", text, err)
+		_, err = tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
+		assert.That(t, NoSavepoint(err), "a savepoint that is gone: %v", err)
+		require.OK(t, tx.Rollback())
+	}
+}
+
+// Given a connection whose statement has bytes in it that are no text, when it and others are looked at, then each is
+// told of. MySQL 9 refuses to say anything of any connection then, by way of information_schema.
+func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
+	w := newWorld(t)
+	busy := require.Get(w.pool.Conn(t.Context()))(t)
+	defer busy.Close()
+	idle := require.Get(w.pool.Conn(t.Context()))(t)
+	defer idle.Close()
+	number := func(c *sql.Conn) (id int64) {
+		assert.OK(t, c.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		return id
+	}
+	at, rests := number(busy), number(idle)
+	ended := make(chan struct{})
+	go func() { // joined below, after it was killed
+		defer close(ended)
+		_, _ = busy.ExecContext(context.WithoutCancel(t.Context()), "DO SLEEP(600), _binary'\xa3U\xb3'")
+	}()
+	poll.Until(t, "it is at work", func() bool {
+		p := require.Get(ProcessOf(t.Context(), w.pool, at))(t)
+		return strings.HasPrefix(p.Statement, "DO SLEEP(600)") && p.State != ""
+	})
+	if p, err := ProcessOf(t.Context(), w.pool, rests); err != nil || p.Statement != "" || p.Host == "" {
+		t.Errorf("who rests is %+v, %v; want a host, and no statement", p, err)
+	}
+	require.Get(w.pool.ExecContext(t.Context(), "KILL ?", at))(t)
+	<-ended
+	poll.Until(t, "it is gone", func() bool {
+		_, err := ProcessOf(t.Context(), w.pool, at)
+		return errors.Is(err, sql.ErrNoRows)
+	})
+}
+
+// seeing is what docs/rights.md says that Holders needs: the first of it on MariaDB, the second on MySQL.
+var seeing = []string{"PROCESS ON *.*", "SELECT ON performance_schema.*"}
+
+// Given a transaction that has changed or inserted a row and idles, when one of another user's waits for that row and
+// one of ours waits for a row of this one, or for the same row, then the one that idles is named, and once only it has
+// been open for as long as is asked for.
+func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ holds, wants string }{
+		"changed":  {"UPDATE goods SET n = 1 WHERE id = 1", "UPDATE goods SET n = LENGTH(?) WHERE id = 1"},
+		"inserted": {"INSERT INTO goods VALUES (7, 1)", "INSERT INTO goods VALUES (7, LENGTH(?))"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.exec("INSERT INTO goods VALUES (2, 0)")
+			ours := poolOf(t, openWith(t, stack.Restricted(t, w.dsn, append([]string{"ALL ON *"}, seeing...)...),
+				Options{LockWait: 30 * time.Second}))
+			look := func(least time.Duration) []Holder {
+				t.Helper()
+				w.anew()
+				return require.Get(Holders(t.Context(), ours, least))(t)
+			}
+			if found := look(0); len(found) > 0 {
+				t.Errorf("while nobody waits, %v", found)
+			}
+			holder, waiter := w.begin(w.pool), w.begin(w.pool)
+			holder.exec(tc.holds)
+			waiter.exec("UPDATE goods SET n = 2 WHERE id = 2")
+			first := waiter.later(tc.wants, []byte("\xff\xfe")) // no text, as our keys and hashes
+			w.waiting(1)
+			if found := look(0); len(found) > 0 {
+				t.Errorf("while only another user waits, %v", found)
+			}
+			us := w.begin(ours)
+			second := us.later("UPDATE goods SET n = 4 WHERE id = 2")
+			w.waiting(2)
+			var found []Holder
+			require.That(t, poll.Within(time.Minute, func() bool { found = look(2 * time.Second); return len(found) > 0 }),
+				"nobody is named")
+			h := found[0]
+			assert.That(t, len(found) <= 1 && h.Connection == holder.id && h.User == "root" && strings.HasPrefix(h.Host,
+				"127.0.0.1") && h.Open >= 2*time.Second && strings.HasSuffix(h.Table, ".goods") && h.Statement == "" &&
+				h.End() == fmt.Sprintf("KILL %d", holder.id), "named is %+v, want connection %d alone", found, holder.id)
+			t.Log(found[0])
+			found = look(time.Hour)
+			assert.That(t, len(found) <= 0, "open for an hour is %v", found)
+			w.exec(h.End())
+			assert.OK(t, <-first)
+			assert.OK(t, waiter.tx.Commit())
+			assert.OK(t, <-second)
+		})
+	}
+}
+
+// Given a user who may not see it, the error says which right is missing.
+func TestWhoMayNotSeeTheHoldersIsToldWhy(t *testing.T) {
+	w := newWorld(t)
+	_, err := Holders(t.Context(), poolOf(t, open(t, stack.Restricted(t, w.dsn, "ALL ON *"))), 0)
+	assert.That(t, Answered(err) && (strings.Contains(err.Error(), "PROCESS") || strings.Contains(err.Error(),
+		"data_lock_waits")), "Holders = %v, want an answer that names the right", err)
+}
+
+// transaction is open on a connection of its own.
+type transaction struct {
+	w  *world
+	tx *sql.Tx
+	id int64
+}
+
+func (w *world) begin(pool *sql.DB) *transaction {
+	w.t.Helper()
+	tx := require.Get(pool.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
+	w.t.Cleanup(func() { _ = tx.Rollback() }) // it may have ended
+	one := &transaction{w: w, tx: tx}
+	assert.OK(w.t, tx.QueryRow("SELECT CONNECTION_ID()").Scan(&one.id))
+	return one
+}
+
+func (o *transaction) exec(text string) {
+	o.w.t.Helper()
+	require.Get(o.tx.Exec(text))(o.w.t)
+}
+
+// later executes it beside the test.
+func (o *transaction) later(text string, args ...any) <-chan error {
+	done := make(chan error, 1)
+	go func() { // joined by who receives
+		_, err := o.tx.Exec(text, args...)
+		done <- err
+	}()
+	return done
+}
+
+// waiting waits until so many transactions of the world wait for rows.
+func (w *world) waiting(n int) {
+	w.t.Helper()
+	poll.Until(w.t, fmt.Sprint(n, " transactions wait"), func() bool {
+		w.anew()
+		return stack.Number(w.t, w.pool, "SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+
+			" p ON p.id = conn WHERE waits AND p.db = DATABASE()") >= n
+	})
+}
+
+// anew lets MariaDB make its picture of the transactions anew, which it does for who has not looked for 0.1 s.
+func (w *world) anew() { w.exec("DO SLEEP(0.2)") }
