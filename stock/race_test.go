@@ -12,7 +12,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -94,17 +96,13 @@ func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
 	for i := range 20 {
 		order := fmt.Sprintf("order-%d", i)
 		require.OK(t, w.reserve(order, item(1, 3), item(2, 4)))
-		var wg sync.WaitGroup
-		for k := range 4 {
+		must.Side(4, func(k int) {
 			request := message(order, fmt.Sprintf("k%d", k))
 			if k%2 == 0 {
 				request.Items = []stock.Item{item(1, 3), item(2, 4)}
 			}
-			wg.Go(func() {
-				assert.OK(t, w.rollback(stock.Options{}, request))
-			})
-		}
-		wg.Wait()
+			assert.OK(t, w.rollback(stock.Options{}, request))
+		})
 	}
 	w.wantAll(1000, 1, 2)
 	w.wantReleases(40)
@@ -114,21 +112,17 @@ func TestReserveNeverOversells(t *testing.T) {
 	w := newWorld(t)
 	w.goods(20, 1, 2)
 	var sold, refused atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 50 {
-		wg.Go(func() {
-			err := w.reserve(fmt.Sprintf("order-%d", i), item(2, 1), item(1, 1))
-			switch {
-			case err == nil:
-				sold.Add(1)
-			case is(err, stock.ErrOutOfStock):
-				refused.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	must.Side(50, func(i int) {
+		err := w.reserve(fmt.Sprintf("order-%d", i), item(2, 1), item(1, 1))
+		switch {
+		case err == nil:
+			sold.Add(1)
+		case is(err, stock.ErrOutOfStock):
+			refused.Add(1)
+		default:
+			t.Error(err)
+		}
+	})
 	assert.That(t, sold.Load() == 20 && refused.Load() == 30, "%d sold and %d refused, want 20 and 30", sold.Load(),
 		refused.Load())
 	w.wantAll(0, 1, 2)
@@ -197,13 +191,9 @@ func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 
 // atOnce does both at the same time.
 func atOnce(one, other func() error) (ofOne, ofOther error) {
-	var wg sync.WaitGroup
-	start := make(chan struct{})
-	wg.Go(func() { <-start; ofOne = again(one) })
-	wg.Go(func() { <-start; ofOther = again(other) })
-	close(start)
-	wg.Wait()
-	return ofOne, ofOther
+	var errs [2]error
+	must.Side(2, func(i int) { errs[i] = again([]func() error{one, other}[i]) })
+	return errs[0], errs[1]
 }
 
 // again repeats what lost a deadlock, as every caller must.
@@ -234,19 +224,13 @@ func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
 		}
 		fill(w, requests[b])
 	}
-	var wg sync.WaitGroup
-	for worker := range workers {
-		wg.Go(func() {
-			for b := range batches {
-				assert.OK(t, w.rollback(stock.Options{}, requests[worker*batches+b]...))
-			}
-		})
-	}
-	wg.Wait()
-	var reserved, released, amount int64
-	require.OK(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM "+
-		"stock_reservation").Scan(&reserved, &released))
-	require.OK(t, w.db.QueryRow("SELECT SUM(amount) FROM stock").Scan(&amount))
-	assert.That(t, reserved == 0 && amount == released, "%d reserved, %d released, %d on stock", reserved, released,
-		amount)
+	must.Side(workers, func(worker int) {
+		for b := range batches {
+			assert.OK(t, w.rollback(stock.Options{}, requests[worker*batches+b]...))
+		}
+	})
+	const sums = "SELECT CONCAT_WS(' ', SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0))) FROM " +
+		"stock_reservation"
+	amount := stack.Number(t, w.db, "SELECT SUM(amount) FROM stock")
+	assert.Is(t, stack.One[string](t, w.db, sums), fmt.Sprint("0 ", amount), "reserved, and released as on stock")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -25,8 +26,7 @@ func TestRollbackReturnsWhatWasReserved(t *testing.T) {
 	w.wantAll(100, 1, 2)
 	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×5 released stock.rollback/k1")
 	w.wantReleases(2)
-	var versions string
-	require.OK(t, w.db.QueryRow("SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock").Scan(&versions))
+	versions := stack.One[string](t, w.db, "SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock")
 	if versions != "2,2,0" { // one change by Reserve, one by Rollback
 		t.Errorf("versions are %s", versions)
 	}
@@ -407,10 +407,8 @@ func TestRollbackOfAHugeBatch(t *testing.T) {
 	for sku := range int64(skus) {
 		w.wantAmount(base+sku, sku+want[sku])
 	}
-	var wrong int
-	require.OK(t, w.db.QueryRow(`SELECT COUNT(*) FROM stock_reservation
-		WHERE status <> 2 OR rollback_key <> REPLACE(order_sn, 'order', 'key')`).Scan(&wrong))
-	assert.AtMost(t, wrong, 0, "rows are not released by their own message")
+	assert.Is(t, stack.Number(t, w.db, `SELECT COUNT(*) FROM stock_reservation
+		WHERE status <> 2 OR rollback_key <> REPLACE(order_sn, 'order', 'key')`), 0, "rows not released by their own message")
 }
 
 func TestRollbackOfTheLargestMessages(t *testing.T) {

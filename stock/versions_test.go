@@ -169,39 +169,33 @@ func (w *world) formerlyReserve(order string) {
 func (w *world) formerlyRollback(order, key string) (released int, err error) {
 	err = again(func() error {
 		return w.tx(func(tx *gorm.DB) error {
-			pool := tx.Statement.ConnPool
-			rows, err := pool.QueryContext(w.t.Context(), formerLook, []byte(order))
-			if err != nil {
+			released = 0
+			var rows []struct {
+				SKU    int64 `gorm:"column:sku_id"`
+				Status int
+			}
+			if err := tx.Raw(formerLook, []byte(order)).Scan(&rows).Error; err != nil {
 				return err
 			}
-			var reserved []int64
-			for rows.Next() {
-				var sn string
-				var sku, quantity, status int64
-				if err := rows.Scan(&sn, &sku, &quantity, &status); err != nil {
-					return err
-				}
-				if status == 1 {
-					reserved = append(reserved, sku)
+			for _, r := range rows {
+				if r.Status == 1 {
+					released++
 				}
 			}
-			if err := rows.Close(); err != nil || len(reserved) == 0 {
-				return err
+			if released == 0 {
+				return nil
 			}
-			res, err := pool.ExecContext(w.t.Context(), formerRelease, "stock.rollback", key, []byte(order))
-			if err != nil {
-				return err
+			if res := tx.Exec(formerRelease, "stock.rollback", key, []byte(order)); res.Error != nil ||
+				res.RowsAffected != int64(released) {
+				return fmt.Errorf("%d rows changed, want %d: %w", res.RowsAffected, released, res.Error)
 			}
-			n, err := res.RowsAffected()
-			if err != nil || int(n) != len(reserved) {
-				return fmt.Errorf("%d rows changed, want %d: %w", n, len(reserved), err)
-			}
-			for _, sku := range reserved {
-				if _, err := pool.ExecContext(w.t.Context(), formerRestock, 1, sku); err != nil {
-					return err
+			for _, r := range rows {
+				if r.Status == 1 {
+					if err := tx.Exec(formerRestock, 1, r.SKU).Error; err != nil {
+						return err
+					}
 				}
 			}
-			released = int(n)
 			return nil
 		})
 	})
@@ -211,16 +205,10 @@ func (w *world) formerlyRollback(order, key string) (released int, err error) {
 // formerlyWho is what the last release's explain and reconcile read of an order, as text.
 func (w *world) formerlyWho(order string) string {
 	w.t.Helper()
-	rows := require.Get(w.db.QueryContext(w.t.Context(), formerWho, order))(w.t)
 	var all []string
-	for rows.Next() {
-		var sn, tag, key string
-		var sku, quantity, status int64
-		require.OK(w.t, rows.Scan(&sn, &sku, &quantity, &status, &tag, &key))
-		all = append(all, fmt.Sprintf("%d×%d %d %s/%s", sku, quantity, status, tag, key))
+	for _, r := range stack.RowsOf(w.t, w.db, formerWho, order) {
+		all = append(all, r["sku_id"]+"×"+r["quantity"]+" "+r["status"]+" "+r["rollback_tag"]+"/"+r["rollback_key"])
 	}
-	require.OK(w.t, rows.Err())
-	require.OK(w.t, rows.Close())
 	return strings.Join(all, ", ")
 }
 

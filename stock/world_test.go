@@ -98,36 +98,18 @@ func (w *world) goods(amount int64, skus ...int64) {
 	}
 }
 
-// amount is what the stock has of a sku.
-func (w *world) amount(sku int64) int64 {
-	w.t.Helper()
-	var n int64
-	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT amount FROM stock WHERE sku_id = ?", sku).Scan(&n))
-	return n
-}
-
 // reservations are an order's rows as text: sku×quantity status (tag/key), or nothing.
 func (w *world) reservations(order string) string {
 	w.t.Helper()
-	rows := require.Get(w.db.QueryContext(w.t.Context(),
-		`SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
-		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order))(w.t)
-	defer func() { _ = rows.Close() }()
 	var all []string
-	for rows.Next() {
-		var sku, quantity int64
-		var status int
-		var tag, key string
-		require.OK(w.t, rows.Scan(&sku, &quantity, &status, &tag, &key))
-		text := fmt.Sprintf("%d×%d %s", sku, quantity, [...]string{
-			1: "reserved", 2: "released", 3: "deducted", 4: "refused",
-		}[status])
-		if tag+key != "" {
-			text += " " + tag + "/" + key
+	for _, r := range stack.RowsOf(w.t, w.db, `SELECT sku_id, quantity, ELT(status, 'reserved', 'released', 'deducted',
+		'refused') AS state, rollback_tag, rollback_key FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order) {
+		text := r["sku_id"] + "×" + r["quantity"] + " " + r["state"]
+		if r["rollback_tag"]+r["rollback_key"] != "" {
+			text += " " + r["rollback_tag"] + "/" + r["rollback_key"]
 		}
 		all = append(all, text)
 	}
-	require.OK(w.t, rows.Err())
 	return strings.Join(all, ", ")
 }
 
@@ -139,7 +121,8 @@ func (w *world) wantReservations(order, want string) {
 // wantReleases compares how many rows were released in all.
 func (w *world) wantReleases(want int) {
 	w.t.Helper()
-	assert.Is(w.t, w.audited(), want, "rows were released")
+	const seen = "SELECT CONCAT_WS(' ', COUNT(*), SUM(was <> 1)) FROM audit WHERE is_now = 2"
+	assert.Is(w.t, stack.One[string](w.t, w.db, seen), fmt.Sprint(want, " 0"), "rows released, not reserved before")
 }
 
 // wantAll compares the amounts of goods.
@@ -152,17 +135,8 @@ func (w *world) wantAll(want int64, skus ...int64) {
 
 func (w *world) wantAmount(sku, want int64) {
 	w.t.Helper()
-	assert.Is(w.t, w.amount(sku), want, "amount of %d", sku)
-}
-
-// audited counts the rows that a trigger saw changing to released.
-func (w *world) audited() int {
-	w.t.Helper()
-	var n, odd int
-	require.OK(w.t, w.db.QueryRowContext(w.t.Context(),
-		"SELECT COUNT(*), COALESCE(SUM(was <> 1), 0) FROM audit WHERE is_now = 2").Scan(&n, &odd))
-	assert.AtMost(w.t, odd, 0, "rows became released that were not reserved")
-	return n
+	got := stack.One[int64](w.t, w.db, "SELECT amount FROM stock WHERE sku_id = ?", sku)
+	assert.Is(w.t, got, want, "amount of %d", sku)
 }
 
 // message is a request of one order under a key of its own.
@@ -213,20 +187,13 @@ func unrelated(n int) []stock.Request {
 func fill(w *world, requests []stock.Request) {
 	w.t.Helper()
 	var values []string
-	flush := func() {
-		if len(values) > 0 {
-			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES " +
-				strings.Join(values, ","))
-		}
-		values = values[:0]
-	}
 	for _, r := range requests {
 		for _, it := range r.Items {
 			values = append(values, fmt.Sprintf("('%s',%d,%d,1,UTC_TIMESTAMP(6))", r.OrderSN, it.SKU, it.Quantity))
 		}
-		if len(values) > 1000 {
-			flush()
-		}
 	}
-	flush()
+	for some := range slices.Chunk(values, 1000) {
+		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES " +
+			strings.Join(some, ","))
+	}
 }

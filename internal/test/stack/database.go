@@ -98,13 +98,24 @@ func Script(t testing.TB, db *sql.DB, path string) {
 	}
 }
 
-// Number is the one that a query answers, also at the end of the test.
-func Number(t testing.TB, db *sql.DB, query string, args ...any) (n int) {
+// asked is a pool, a connection or a transaction.
+type asked interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// One is the one value that a query answers, also at the end of the test.
+func One[T any](t testing.TB, db asked, query string, args ...any) (v T) {
 	t.Helper()
-	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), query, args...).Scan(&n); err != nil {
+	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), query, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
-	return n
+	return v
+}
+
+// Number is the one that a query answers, also at the end of the test.
+func Number(t testing.TB, db asked, query string, args ...any) int {
+	t.Helper()
+	return One[int](t, db, query, args...)
 }
 
 func execMySQL(t testing.TB, dsn, statement string) {
