@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -22,22 +22,16 @@ func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 	w := newWorld(t)
 	const workers, keys = 8, 50
 	var claimed [keys]atomic.Int32
-	var wg sync.WaitGroup
-	for n := range workers {
-		wg.Go(func() {
-			for i := range keys {
-				i := (i/10)*10 + (i+n)%10 // of ten keys, each worker has another order
-				k := key(fmt.Sprint(i))
-				_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), fmt.Sprint("worker ", n))
-				if err == nil {
-					claimed[i].Add(1)
-				} else if !errors.Is(err, ErrLost) {
-					t.Errorf("worker %d: %v", n, err)
-				}
+	must.Side(workers, func(n int) {
+		for i := range keys {
+			i := (i/10)*10 + (i+n)%10 // of ten keys, each worker has another order
+			k := key(fmt.Sprint(i))
+			_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), fmt.Sprint("worker ", n))
+			if assert.That(t, err == nil || errors.Is(err, ErrLost), "worker %d: %v", n, err); err == nil {
+				claimed[i].Add(1)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	for i := range claimed {
 		assert.Is(t, claimed[i].Load(), 1, "%d has claims", i)
 	}
@@ -271,9 +265,8 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 			early := row.Due && time.Since(moved) < time.Second/2 // which a busy machine may take to come here
 			assert.That(t, !early && row.Wait <= time.Second, "%v: %+v, want it to wait for half a second", k, row)
 			passes(k, time.Minute)
-			if row = w.read(k); !row.Due || w.log.Overdue(row) < 30*time.Second {
-				t.Errorf("%v: %+v, want it due for a minute", k, row)
-			}
+			row = w.read(k)
+			assert.That(t, row.Due && w.log.Overdue(row) >= 30*time.Second, "%v: %+v, want it due for a minute", k, row)
 			w.claim(row, "late")
 			is := w.number("SELECT COUNT(*) FROM consumer_log"+keyIs+" AND due_at IS NULL", keyArgs(k)...)
 			assert.Is(t, is, 1, "%v: a claim keeps the time", k)
@@ -285,9 +278,7 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 		again := key(name + " and reopened")
 		assert.OK(t, move(again, time.Hour))
 		row, err := w.log.Reopen(t.Context(), w.read(again), entryOf(again), ReplayNote{By: "x", Token: "r"})
-		if assert.OK(t, err); !row.Due {
-			t.Errorf("%v: %+v, want it due at once", again, row)
-		}
+		assert.That(t, err == nil && row.Due, "%v: %+v, %v; want it due at once", again, row, err)
 		w.claim(w.read(again), "reopened")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -118,18 +118,14 @@ func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
 	w := newWorld(t)
 	all := entries(300)
-	var wg sync.WaitGroup
-	for n := range 6 {
-		wg.Go(func() {
-			for round := range 10 {
-				mine := append([]Entry(nil), all[round*30:round*30+30]...)
-				rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
-				err := w.insertSuccess(mine...)
-				assert.That(t, err == nil || errors.Is(err, ErrExists), "worker %d: %v", n, err)
-			}
-		})
-	}
-	wg.Wait()
+	must.Side(6, func(n int) {
+		for round := range 10 {
+			mine := slices.Clone(all[round*30 : round*30+30])
+			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+			err := w.insertSuccess(mine...)
+			assert.That(t, err == nil || errors.Is(err, ErrExists), "worker %d: %v", n, err)
+		}
+	})
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(all), "rows")
 }
 
@@ -368,19 +364,25 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	}
 }
 
+// inMemory is a world without a database.
+func inMemory(t testing.TB, now func() time.Time) *world {
+	t.Helper()
+	log, memory, err := NewMemory(testOptions, now)
+	require.OK(t, err)
+	return &world{t: t, log: log, memory: memory}
+}
+
 // besides is a world in memory with the rows that the trials meet.
 func (w *world) besides(all []trial) *world {
-	log, memory, err := NewMemory(w.log.Options(), time.Now)
-	assert.OK(w.t, err)
-	now := time.Now().UTC()
+	in, now := inMemory(w.t, time.Now), time.Now().UTC()
 	for _, tr := range all {
 		if tr.real.Status != Absent {
-			memory.rows[tr.key] = Row{
+			in.memory.rows[tr.key] = Row{
 				Identity: tr.key, Version: tr.real, Body: []byte("body"), At: now.Add(-tr.age), CreatedAt: now,
 			}
 		}
 	}
-	return &world{t: w.t, log: log, memory: memory}
+	return in
 }
 
 // sameErrors compares what came of a trial in memory and in the database.
@@ -395,7 +397,8 @@ func (tr trial) sameErrors(t *testing.T, got, want error) {
 // sameRows compares the rows that trials have left in memory and in the database.
 func (w *world) sameRows(in *world, keys []Identity) {
 	w.t.Helper()
-	got, want := rowsOfAll(in, keys), rowsOfAll(w, keys)
+	got := require.Get(in.log.ReadAll(w.t.Context(), keys))(w.t)
+	want := require.Get(w.log.ReadAll(w.t.Context(), keys))(w.t)
 	about := cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute })
 	for _, k := range keys {
 		diff := cmp.Diff(want[k], got[k], cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Minute), about,
@@ -404,19 +407,11 @@ func (w *world) sameRows(in *world, keys []Identity) {
 	}
 }
 
-func rowsOfAll(w *world, keys []Identity) map[Identity]Row {
-	w.t.Helper()
-	return require.Get(w.log.ReadAll(w.t.Context(), keys))(w.t)
-}
-
 // Given effects whose transaction is not committed, or which are taken back in it, then the log knows nothing of them.
 func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
 	t.Parallel()
-	log, memory, err := NewMemory(LogOptions{
-		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
-	}, time.Now)
-	assert.OK(t, err)
-	w := &world{t: t, log: log, memory: memory}
+	w := inMemory(t, time.Now)
+	log, memory := w.log, w.memory
 	a, b, c := key("a"), key("b"), key("c")
 	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a)}))
 	claim := w.claimAt(b)
@@ -435,18 +430,14 @@ func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
 func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	log, memory, err := NewMemory(LogOptions{
-		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay}, MaxAttempts: testMax,
-	}, func() time.Time { return now })
-	assert.OK(t, err)
-	w := &world{t: t, log: log, memory: memory}
+	w := inMemory(t, func() time.Time { return now })
 	k := key("waits")
-	require.Get(first(log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
+	require.Get(first(w.log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
 	for _, want := range []error{ErrLost, nil} {
 		now = now.Add(5 * time.Minute)
 		row := w.read(k)
 		assert.That(t, row.Due == (want == nil), "%+v, want it due: %v", row, want == nil)
-		_, err := log.Claim(t.Context(), row, entryOf(k), "b")
+		_, err := w.log.Claim(t.Context(), row, entryOf(k), "b")
 		assert.Error(t, err, want, "claim")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -70,14 +70,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 func TestManyMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := stack.MySQL(t)
-	var wg sync.WaitGroup
-	for range 6 {
-		db := openWith(t, dsn, OpenOptions{MaxOpen: 1})
-		wg.Go(func() {
-			assert.OK(t, Migrate(t.Context(), db, withSeats()))
-		})
-	}
-	wg.Wait()
+	must.Side(6, func(int) { assert.OK(t, Migrate(t.Context(), openWith(t, dsn, OpenOptions{MaxOpen: 1}), withSeats())) })
 	w := worldOf(t, dsn, open(t, dsn))
 	assert.Is(t, w.number("SELECT COUNT(*) FROM rollbackd_meta"), 1, "ids")
 }
@@ -95,8 +88,7 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 		t.Skip("this server has no SHA1(): no former program ever migrated here")
 	}
 	assert.OK(t, err)
-	var got int
-	assert.OK(t, conn.QueryRowContext(t.Context(), "SELECT GET_LOCK(?, 0)", name).Scan(&got))
+	stack.Number(t, conn, "SELECT GET_LOCK(?, 0)", name)
 	ctx, cancel := context.WithCancel(t.Context())
 	migrated := make(chan error, 1)
 	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
@@ -166,8 +158,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	w.put(aged("t", 2000, Success, 0)...)
 	conn := require.Get(w.pool.Conn(t.Context()))(t)
 	defer conn.Close()
-	var id int64
-	require.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+	id := stack.Number(t, conn, "SELECT CONNECTION_ID()")
 	altered := make(chan error, 1)
 	go func() { // each row costs a while, so that the copy lasts until it is killed
 		_, err := conn.ExecContext(t.Context(), "ALTER TABLE consumer_log ADD n BIGINT DEFAULT "+
@@ -181,8 +172,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 		return err == nil && strings.Contains(state.String, "copy")
 	})
 	// MariaDB opens the table to tell of it, and so waits; MySQL asks its dictionary, and has nothing to wait for.
-	var version string
-	require.OK(t, w.pool.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
+	version := stack.One[string](t, w.pool, "SELECT VERSION()")
 	err := CheckSchema(t.Context(), w.db, "consumer_log")
 	assert.That(t, !errors.Is(err, ErrSchema) && (err != nil || !strings.Contains(version, "MariaDB")),
 		"while it is locked: %v; want an error that is not of the schema, or on MySQL none", err)
@@ -372,14 +362,4 @@ func TestADuplicateIsKnownWhateverTheServersLanguage(t *testing.T) {
 	assert.Error(t, w.insertSuccess(entryOf(k)), ErrExists, "insert again")
 	_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "owner")
 	assert.Error(t, err, ErrLost, "claim")
-}
-
-func TestTheServersPacketLimitIsKnown(t *testing.T) {
-	w := newWorld(t)
-	limit := w.number("SELECT @@max_allowed_packet")
-	before := w.number("SELECT CONNECTION_ID()")
-	_, err := w.pool.Exec("DO LENGTH('" + strings.Repeat("x", limit) + "')")
-	got := mysqldb.Classify(err)
-	assert.That(t, got == mysqldb.FaultTooLarge, "%v, want %v: %v", got, mysqldb.FaultTooLarge, err)
-	assert.Is(t, w.number("SELECT CONNECTION_ID()"), before, "the connection was lost: now, was")
 }

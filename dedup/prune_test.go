@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -231,9 +232,7 @@ func (w *world) later(limit LetterLimit, d time.Duration) {
 	var n letterNote
 	name := w.log.noteName("letters", limit.Group, limit.Queue)
 	stored, _, err := w.log.readNote(w.t.Context(), w.pool, name, &n)
-	if err != nil || stored == nil {
-		w.t.Fatal(err)
-	}
+	require.That(w.t, err == nil && stored != nil, "%v", err)
 	n.Since -= d.Microseconds()
 	if n.Until > 0 {
 		n.Until -= d.Microseconds()
@@ -244,16 +243,13 @@ func (w *world) later(limit LetterLimit, d time.Duration) {
 func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 	w := newWorld(t)
 	var sum atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 10 {
-				got := require.First(w.log.ReserveLetters(t.Context(), letterLimit(), 7))(t)
-				sum.Add(int64(got))
-			}
-		})
-	}
-	wg.Wait()
+	must.Side(8, func(int) {
+		for range 10 {
+			got, _, err := w.log.ReserveLetters(t.Context(), letterLimit(), 7)
+			assert.OK(t, err)
+			sum.Add(int64(got))
+		}
+	})
 	assert.Is(t, sum.Load(), 100, "letters were given in all")
 }
 
@@ -303,21 +299,17 @@ func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
 	w := newWorld(t)
 	var done, refused atomic.Int32
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: "p", By: "anna", Why: "w"}, time.Hour, "")
-			switch {
-			case err == nil:
-				done.Add(1)
-			case errors.Is(err, ErrPaused):
-				refused.Add(1)
-			default:
-				t.Errorf("SetPause: %v", err)
-			}
-		})
-	}
-	wg.Wait()
+	must.Side(20, func(int) {
+		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: "p", By: "anna", Why: "w"}, time.Hour, "")
+		switch {
+		case err == nil:
+			done.Add(1)
+		case errors.Is(err, ErrPaused):
+			refused.Add(1)
+		default:
+			t.Errorf("SetPause: %v", err)
+		}
+	})
 	assert.That(t, done.Load() == 1 && refused.Load() == 19, "%d paused, %d were refused; want 1 and 19", done.Load(),
 		refused.Load())
 }

@@ -54,6 +54,10 @@ const (
 	testMax   = 3
 )
 
+var testOptions = LogOptions{
+	Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay, 2 * testDelay}, MaxAttempts: testMax,
+}
+
 // world is a migrated database of the test's own with a log on it.
 type world struct {
 	t    testing.TB
@@ -87,10 +91,7 @@ func (w *world) migrate(o MigrateOptions) {
 
 func worldOf(t testing.TB, dsn string, db *gorm.DB) *world {
 	t.Helper()
-	log := require.Get(NewLog(db, LogOptions{
-		Table: "consumer_log", Lease: testLease, Delays: []time.Duration{testDelay, 2 * testDelay}, MaxAttempts: testMax,
-	}))(t)
-	return &world{t: t, dsn: dsn, db: db, pool: poolOf(t, db), log: log}
+	return &world{t: t, dsn: dsn, db: db, pool: poolOf(t, db), log: require.Get(NewLog(db, testOptions))(t)}
 }
 
 func open(t testing.TB, dsn string) *gorm.DB {
@@ -101,8 +102,7 @@ func open(t testing.TB, dsn string) *gorm.DB {
 func openWith(t testing.TB, dsn string, o OpenOptions) *gorm.DB {
 	t.Helper()
 	db := require.First(Open(t.Context(), dsn, o))(t)
-	pool := poolOf(t, db)
-	t.Cleanup(func() { pool.Close() })
+	t.Cleanup(func() { poolOf(t, db).Close() })
 	return db
 }
 
@@ -177,8 +177,8 @@ func (w *world) inTx(f func(*sql.Tx) error) error {
 		return err
 	}
 	tx := require.Get(w.pool.BeginTx(w.t.Context(), nil))(w.t)
+	defer tx.Rollback() // after a commit it does nothing
 	if err := f(tx); err != nil {
-		tx.Rollback()
 		return err
 	}
 	return tx.Commit()
