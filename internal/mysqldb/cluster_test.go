@@ -28,8 +28,8 @@ func TestGalera(t *testing.T) {
 // plain opens a pool without any of our settings, on a node of the cluster that has the database of dsn.
 func plain(t *testing.T, dsn string, node *stack.Server) *sql.DB {
 	t.Helper()
-	config := require.Get(mysql.ParseDSN(dsn))(t)
-	config.Addr, config.Logger = node.Addr(), &mysql.NopLogger{}
+	config := require.Get(mysql.ParseDSN(on(t, dsn, node)))(t)
+	config.Logger = &mysql.NopLogger{}
 	connector := require.Get(mysql.NewConnector(config))(t)
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = pool.Close() })
@@ -60,10 +60,10 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 	w := newWorldOn(t, node.Database(t))
 	admin := plain(t, w.dsn, node)
 	refuse := func(what string) {
-		require.Get(admin.ExecContext(context.WithoutCancel(t.Context()), "SET GLOBAL wsrep_reject_queries = "+what))(t)
+		stack.Exec(t, admin, "SET GLOBAL wsrep_reject_queries = "+what)
 	}
 	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
-	require.Get(tx.Exec("UPDATE goods SET n = 1"))(t)
+	stack.Exec(t, tx, "UPDATE goods SET n = 1")
 	var held []*sql.Conn
 	for range 6 {
 		held = append(held, require.Get(w.pool.Conn(t.Context()))(t))
@@ -86,27 +86,23 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 	assert.Is(t, w.pool.Stats().OpenConnections, 0, "connections to the node are still in the pool")
 
 	refuse("NONE")
-	n := -1
-	assert.OK(t, w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n))
-	assert.Is(t, n, 0, "n")
+	assert.Is(t, stack.Number(t, w.pool, "SELECT n FROM goods WHERE id = 1"), 0, "n")
 }
 
 // Given a transaction on one node, when another one that writes the same row is committed on another node, then the
 // first one's COMMIT says that they met, and the connection is of use.
 func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
 	w := newWorldOn(t, cluster.Databases[0].Database(t))
-	other := poolOf(t, open(t, on(t, w.dsn, cluster.Databases[1])))
+	other := openPool(t, on(t, w.dsn, cluster.Databases[1]), Options{})
 	arrived(t, other)
 	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
-	require.Get(tx.Exec("UPDATE goods SET n = 1 WHERE id = 1"))(t)
-	require.Get(other.Exec("UPDATE goods SET n = 2 WHERE id = 1"))(t)
+	stack.Exec(t, tx, "UPDATE goods SET n = 1 WHERE id = 1")
+	stack.Exec(t, other, "UPDATE goods SET n = 2 WHERE id = 1")
 
 	err := tx.Commit()
 	assert.Is(t, Classify(err), FaultContention, "COMMIT = %v", err)
 	assert.Is(t, w.pool.Stats().OpenConnections, 1, "connections are open")
-	var n int
-	assert.OK(t, w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n))
-	assert.Is(t, n, 2, "n")
+	assert.Is(t, stack.Number(t, w.pool, "SELECT n FROM goods WHERE id = 1"), 2, "n")
 }
 
 // Given a node that does not apply what the cluster commits, when it is asked, then it answers when it has, and not
@@ -114,49 +110,40 @@ func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
 func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	w := newWorldOn(t, cluster.Databases[0].Database(t))
 	node := cluster.Databases[2]
-	lagging := poolOf(t, open(t, on(t, w.dsn, node)))
+	lagging := openPool(t, on(t, w.dsn, node), Options{})
 	arrived(t, lagging)
 	const query = "SELECT n FROM goods WHERE id = 1"
 	asItIs := plain(t, w.dsn, node)
 	locker := require.Get(asItIs.Conn(t.Context()))(t)
 	defer locker.Close()
-	require.Get(locker.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"))(t)
+	stack.Exec(t, locker, "FLUSH TABLES WITH READ LOCK")
 	unlocked := false
 	unlock := func() {
 		if !unlocked {
-			require.Get(locker.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES"))(t)
+			stack.Exec(t, locker, "UNLOCK TABLES")
 			unlocked = true
 		}
 	}
 	defer unlock()
 	w.exec("UPDATE goods SET n = 7 WHERE id = 1")
-	n := -1
-	assert.OK(t, asItIs.QueryRow(query).Scan(&n))
-	require.Is(t, n, 0, "n on the node, which does not lag")
+	require.Is(t, stack.Number(t, asItIs, query), 0, "n on the node, which does not lag")
 
-	type answer struct {
-		n   int
-		err error
-	}
-	answers := make(chan answer, 1)
+	answers := make(chan string, 1)
 	go func() { // joined below
-		var a answer
-		a.err = lagging.QueryRow(query).Scan(&a.n)
-		answers <- a
+		n := -1
+		err := lagging.QueryRow(query).Scan(&n)
+		answers <- fmt.Sprint(n, err)
 	}()
 	poll.Until(t, "the node has the question", func() bool {
-		var asked int
-		err := asItIs.QueryRow("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT n FROM goods%'").
-			Scan(&asked)
-		return err == nil && asked > 0 || len(answers) > 0
+		return stack.Number(t, asItIs, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE "+
+			"'SELECT n FROM goods%'") > 0 || len(answers) > 0
 	})
 	if len(answers) > 0 {
-		t.Errorf("it answers %+v before it has what was committed", <-answers)
+		t.Errorf("it answers %s before it has what was committed", <-answers)
 		return
 	}
 	unlock()
-	a := <-answers
-	assert.That(t, a.err == nil && a.n == 7, "it answers %d, %v, want 7", a.n, a.err)
+	assert.Is(t, <-answers, "7 <nil>", "it answers")
 }
 
 // What holds in MySQL's group replication, whose start takes a while: the cases share it.
@@ -172,7 +159,7 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 	w := newWorldOn(t, cluster.MySQL.Database(t))
 	old := cluster.Databases[0]
 	const query = "SELECT n FROM goods WHERE id = 1"
-	asItIs, ours := plain(t, w.dsn, old), poolOf(t, open(t, on(t, w.dsn, old)))
+	asItIs, ours := plain(t, w.dsn, old), openPool(t, on(t, w.dsn, old), Options{})
 	read := func() (n int, err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
@@ -189,9 +176,7 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 		_, err := w.pool.ExecContext(ctx, "UPDATE goods SET n = 7")
 		return err == nil
 	})
-	n := -1
-	assert.OK(t, asItIs.QueryRow(query).Scan(&n))
-	require.Is(t, n, 0, "n on the old primary, which is not cut off")
+	require.Is(t, stack.Number(t, asItIs, query), 0, "n on the old primary, which is not cut off")
 	n, err := read()
 	assert.That(t, err != nil, "the old primary answers %d", n)
 
@@ -218,14 +203,12 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 func memberHasLeft(t *testing.T, cluster *stack.Stack) {
 	w := newWorldOn(t, cluster.MySQL.Database(t))
 	node := cluster.Databases[2]
-	asItIs, ours := plain(t, w.dsn, node), poolOf(t, open(t, on(t, w.dsn, node)))
+	asItIs, ours := plain(t, w.dsn, node), openPool(t, on(t, w.dsn, node), Options{})
 	arrived(t, asItIs)
-	require.Get(asItIs.Exec("STOP GROUP_REPLICATION"))(t)
-	later := poolOf(t, open(t, on(t, w.dsn, node)))
+	stack.Exec(t, asItIs, "STOP GROUP_REPLICATION")
+	later := openPool(t, on(t, w.dsn, node), Options{})
 	for what, pool := range map[string]*sql.DB{"a former session": ours, "a new one": later} {
-		n := -1
-		assert.OK(t, pool.QueryRow("SELECT n FROM goods").Scan(&n))
-		assert.Is(t, n, 0, "%s reads", what)
+		assert.Is(t, stack.Number(t, pool, "SELECT n FROM goods"), 0, "%s reads", what)
 	}
 	assert.OK(t, cluster.Join(t.Context(), 2))
 }
@@ -238,15 +221,11 @@ func TestSemiSync(t *testing.T) {
 	w := newWorldOn(t, cluster.MySQL.Database(t))
 	source := cluster.Databases[0]
 	asItIs := plain(t, w.dsn, source)
-	n := func() (n int) {
-		assert.OK(t, asItIs.QueryRow("SELECT n FROM goods").Scan(&n))
-		return n
-	}
+	n := func() int { return stack.Number(t, asItIs, "SELECT n FROM goods") }
 	for i, kill := range []string{"KILL QUERY %d", "KILL %d"} {
 		assert.OK(t, cluster.CutOff(t.Context(), source))
 		conn := require.Get(w.pool.Conn(t.Context()))(t)
-		var id int64
-		assert.OK(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		id := stack.Number(t, conn, "SELECT CONNECTION_ID()")
 		done := make(chan struct{})
 		go func() { // joined below
 			defer close(done)
@@ -260,7 +239,7 @@ func TestSemiSync(t *testing.T) {
 			return err == nil && state == "Waiting for semi-sync ACK from replica" && (what == "" || command == what)
 		}
 		poll.Until(t, "the statement waiting for a replica", func() bool { return waits("") })
-		require.Get(asItIs.Exec(fmt.Sprintf(kill, id)))(t)
+		stack.Exec(t, asItIs, fmt.Sprintf(kill, id))
 		if kill == "KILL %d" {
 			poll.Until(t, "the connection being killed and waiting", func() bool { return waits("Killed") })
 		}

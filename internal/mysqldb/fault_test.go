@@ -161,8 +161,8 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 		"BIGINT UNSIGNED, CHECK (n >= 0))")
 	w.exec("CREATE TABLE child (id INT PRIMARY KEY, x INT, FOREIGN KEY (x) REFERENCES x (id))")
 	w.exec("INSERT INTO x (id, n, j) VALUES (1, 1, 0), (2, 2, 0)")
-	var most int // 16 MiB on MariaDB, 64 MiB on MySQL
-	require.OK(t, w.pool.QueryRow("SELECT @@max_allowed_packet").Scan(&most))
+	most := stack.Number(t, w.pool, "SELECT @@max_allowed_packet") // 16 MiB on MariaDB, 64 MiB on MySQL
+	before := stack.Number(t, w.pool, "SELECT CONNECTION_ID()")
 	w.exec("CREATE PROCEDURE say() SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
 	for _, c := range []struct {
 		name, text string
@@ -192,16 +192,17 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 			assert.That(t, err != nil && got == c.want, "%v (%v), want %v", err, got, c.want)
 		})
 	}
+	assert.Is(t, stack.Number(t, w.pool, "SELECT CONNECTION_ID()"), before, "the connection was lost: now, was")
 }
 
 func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	w := newWorld(t)
-	pool := poolOf(t, openWith(t, w.dsn, Options{LockWait: time.Second}))
+	pool := openPool(t, w.dsn, Options{LockWait: time.Second})
 	w.exec("CREATE TABLE x (id INT PRIMARY KEY, n INT)")
 	w.exec("INSERT INTO x VALUES (1, 0), (2, 0)")
 	begin := func(first int) *sql.Tx {
 		tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
-		require.Get(tx.Exec("UPDATE x SET n = n + 1 WHERE id = ?", first))(t)
+		stack.Exec(t, tx, "UPDATE x SET n = n + 1 WHERE id = ?", first)
 		return tx
 	}
 	a, b := begin(1), begin(2)
@@ -223,19 +224,20 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 		faults)
 }
 
+func wantAway(t *testing.T, what string, err error) {
+	t.Helper()
+	assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
+}
+
 func TestClassifyAccountsAndConnections(t *testing.T) {
 	w := newWorld(t)
-	want := func(what string, err error) {
-		t.Helper()
-		assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
-	}
-	_, err := poolOf(t, open(t, stack.Restricted(t, w.dsn, "SELECT ON goods"))).Exec("DELETE FROM goods")
-	want("no right", err)
+	_, err := openPool(t, stack.Restricted(t, w.dsn, "SELECT ON goods"), Options{}).Exec("DELETE FROM goods")
+	wantAway(t, "no right", err)
 
 	killed := w.begin(w.pool)
 	w.exec(fmt.Sprint("KILL ", killed.id))
 	_, err = killed.tx.Exec("DO 1")
-	want("a killed connection", err)
+	wantAway(t, "a killed connection", err)
 
 	busy := w.begin(w.pool)
 	done := busy.later("UPDATE goods SET n = SLEEP(20)")
@@ -244,7 +246,7 @@ func TestClassifyAccountsAndConnections(t *testing.T) {
 		select {
 		case err := <-done:
 			if err != nil {
-				want("an interrupted statement", err)
+				wantAway(t, "an interrupted statement", err)
 			}
 			return
 		case <-time.After(20 * time.Millisecond):
@@ -258,12 +260,8 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	w := newWorldOn(t, server.Database(t))
-	want := func(what string, err error) {
-		t.Helper()
-		assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
-	}
 	w.exec("SET GLOBAL max_connections = 10")
-	many := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 40}))
+	many := openPool(t, w.dsn, Options{MaxOpen: 40})
 	var err error
 	for held := 0; err == nil && held < 40; held++ {
 		var conn *sql.Conn
@@ -271,13 +269,13 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 			defer conn.Close()
 		}
 	}
-	want("too many connections", err)
+	wantAway(t, "too many connections", err)
 
 	w.exec("SET GLOBAL max_connections = 100")
-	plain := poolOf(t, open(t, stack.Restricted(t, w.dsn, "ALL ON *")))
+	plain := openPool(t, stack.Restricted(t, w.dsn, "ALL ON *"), Options{})
 	w.exec("SET GLOBAL read_only = 1")
 	_, err = plain.Exec("DELETE FROM goods")
-	want("read only", err)
+	wantAway(t, "read only", err)
 	assert.That(t, errors.Is(err, driver.ErrBadConn) && strings.Contains(err.Error(), "read-only"),
 		"read only: %v; the connection to a server that became a replica must not go back to the pool", err)
 	w.exec("SET GLOBAL read_only = 0")
@@ -285,10 +283,10 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	tx := w.begin(w.pool).tx
 	assert.OK(t, server.Kill())
 	_, err = tx.Exec("DO 1")
-	want("a killed server, in a transaction", err)
+	wantAway(t, "a killed server, in a transaction", err)
 	_ = tx.Rollback()
 	_, err = w.pool.Exec("DO 1")
-	want("a killed server", err)
+	wantAway(t, "a killed server", err)
 	assert.OK(t, server.Start())
 	w.exec("INSERT INTO goods VALUES (2, 0)")
 }
@@ -314,8 +312,7 @@ func TestEachNumberIsListedOnce(t *testing.T) {
 func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 	w := newWorld(t)
 	w.exec("CREATE PROCEDURE say(n INT) SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = n")
-	var isMariaDB bool
-	require.OK(t, w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB))
+	isMariaDB := stack.One[bool](t, w.pool, "SELECT VERSION() LIKE '%MariaDB%'")
 	for _, c := range []struct {
 		number           uint16
 		onMySQL, onMaria Fault

@@ -35,16 +35,13 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dsn := server.Database(t)
-			pool := poolOf(t, openWith(t, dsn, Options{LockWait: 30 * time.Second}))
-			for _, text := range []string{"CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB",
-				"INSERT INTO x VALUES (1, 0)"} {
-				require.Get(pool.ExecContext(t.Context(), text))(t)
-			}
+			pool := openPool(t, dsn, Options{LockWait: 30 * time.Second})
+			stack.Exec(t, pool, "CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB")
+			stack.Exec(t, pool, "INSERT INTO x VALUES (1, 0)")
 			other := require.Get(pool.Conn(t.Context()))(t)
 			defer other.Close()
-			for _, text := range []string{tc.lock, tc.then} {
-				require.Get(other.ExecContext(t.Context(), text))(t)
-			}
+			stack.Exec(t, other, tc.lock)
+			stack.Exec(t, other, tc.then)
 			require.OK(t, pool.PingContext(t.Context())) // so that the statement's time does not go to another connection
 			const limit = 2 * time.Second
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -63,16 +60,20 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			waits := require.Get(cut.End(t.Context(), pool))(t)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
 			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)
-			poll.Until(t, "the server has ended it", func() bool {
-				n := 0
-				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
-					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
-				return err == nil && n == 0
-			})
-			require.Get(other.ExecContext(t.Context(), "ROLLBACK"))(t)
-			require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
+			atRest(t, pool)
+			stack.Exec(t, other, "ROLLBACK")
+			stack.Exec(t, other, "UNLOCK TABLES")
 		})
 	}
+}
+
+// atRest waits until the server executes nothing else in the database.
+func atRest(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	poll.Until(t, "the server has ended it", func() bool {
+		return stack.Number(t, pool, "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND "+
+			"id <> CONNECTION_ID() AND info IS NOT NULL") == 0
+	})
 }
 
 // readOrWrite runs a statement in a transaction of its own.
@@ -98,7 +99,7 @@ func readOrWrite(ctx context.Context, pool *sql.DB, statement string, read bool)
 
 // A statement that failed, or was never sent, is not cut off.
 func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
-	pool := poolOf(t, open(t, stack.MySQL(t)))
+	pool := openPool(t, stack.MySQL(t), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ctx, activity := WithActivity(ctx)
 	tx := require.Get(pool.BeginTx(ctx, nil))(t)
@@ -149,9 +150,7 @@ func (s *session) counts() (all string) {
 
 func (s *session) wantRows(want int) {
 	s.t.Helper()
-	n := 0
-	assert.OK(s.t, s.pool.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM goods").Scan(&n))
-	assert.Is(s.t, n, want, "rows")
+	assert.Is(s.t, stack.Number(s.t, s.pool, "SELECT COUNT(*) FROM goods"), want, "rows")
 }
 
 // A repeated statement is prepared when it comes again, and again after another one was in its place. It fails like its
@@ -182,8 +181,7 @@ func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
 
 func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 	t.Parallel()
-	server := stack.OwnMySQL(t)
-	s := newWorldOn(t, server.Database(t)).session()
+	s := newWorldOn(t, stack.OwnMySQL(t).Database(t)).session()
 	s.exec("SET GLOBAL max_prepared_stmt_count = 0")
 	for _, id := range []int{10, 20, 30} {
 		assert.OK(t, s.put(Repeated(t.Context()), id, id+1))
@@ -195,12 +193,10 @@ func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 // What a prepared statement waited for is found out like that of a text.
 func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 	t.Parallel()
-	server := stack.OwnMySQL(t)
-	dsn := server.Database(t)
-	w := newWorldOn(t, dsn)
-	one := openWith(t, dsn, Options{LockWait: 30 * time.Second, MaxOpen: 1})
+	w := newWorldOn(t, stack.OwnMySQL(t).Database(t))
+	one := openPool(t, w.dsn, Options{LockWait: 30 * time.Second, MaxOpen: 1})
 	update := func(ctx context.Context) error {
-		tx, err := poolOf(t, one).BeginTx(ctx, nil)
+		tx, err := one.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -212,9 +208,8 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 		assert.OK(t, update(t.Context()))
 	}
 	other := w.session()
-	for _, text := range []string{"BEGIN", "UPDATE goods SET n = 7"} {
-		require.Get(other.conn.ExecContext(t.Context(), text))(t)
-	}
+	stack.Exec(t, other.conn, "BEGIN")
+	stack.Exec(t, other.conn, "UPDATE goods SET n = 7")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	ctx, activity := WithActivity(ctx)
@@ -224,54 +219,37 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 	require.That(t, cut != nil, "nothing is known of a statement that was cut off")
 	waited, err := cut.End(t.Context(), w.pool)
 	assert.That(t, err == nil && waited, "%v: it waited: %v, %v", cut, waited, err)
-	poll.Until(t, "the server has ended it", func() bool {
-		n := 0
-		err := w.pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
-			"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
-		return err == nil && n == 0
-	})
+	atRest(t, w.pool)
 }
 
 // Given one connection, when transactions ask for waits of their own, then each has what it asks for, and the others
 // have those of the pool.
 func TestATransactionMayBoundItsWaits(t *testing.T) {
 	w := newWorld(t)
-	pool := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 1, LockWait: 7 * time.Second}))
-	for _, tc := range []struct{ ask, want time.Duration }{
-		{0, 7 * time.Second}, {time.Second, time.Second}, {time.Second, time.Second}, {2 * time.Second, 2 * time.Second},
-		{0, 7 * time.Second},
+	pool := openPool(t, w.dsn, Options{MaxOpen: 1, LockWait: 7 * time.Second})
+	for _, tc := range []struct{ ask, want int }{ // seconds
+		{0, 7}, {1, 1}, {1, 1}, {2, 2}, {0, 7},
 	} {
 		ctx := t.Context()
 		if tc.ask > 0 {
-			ctx = WithLockWait(ctx, tc.ask)
+			ctx = WithLockWait(ctx, time.Duration(tc.ask)*time.Second)
 		}
-		assert.Is(t, waitsIn(ctx, t, pool), [2]time.Duration{tc.want, tc.want},
-			"asked for %v, the bounds for rows and tables are", tc.ask)
+		tx := require.Get(pool.BeginTx(ctx, nil))(t)
+		got := stack.One[string](t, tx, "SELECT CONCAT(@@innodb_lock_wait_timeout, ' ', @@lock_wait_timeout)")
+		assert.Is(t, got, fmt.Sprint(tc.want, " ", tc.want), "asked for %d, the bounds for rows and tables are", tc.ask)
+		require.OK(t, tx.Rollback())
 	}
-}
-
-func waitsIn(ctx context.Context, t *testing.T, pool *sql.DB) (seconds [2]time.Duration) {
-	t.Helper()
-	tx := require.Get(pool.BeginTx(ctx, nil))(t)
-	defer func() { _ = tx.Rollback() }()
-	var row, table int64
-	assert.OK(t, tx.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout").
-		Scan(&row, &table))
-
-	return [2]time.Duration{time.Duration(row) * time.Second, time.Duration(table) * time.Second}
 }
 
 // A connection whose session somebody has changed is not lent again.
 func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 	t.Parallel()
-	w := &world{t: t, pool: poolOf(t, openWith(t, stack.MySQL(t), Options{MaxOpen: 1}))}
+	w := &world{t: t, pool: openPool(t, stack.MySQL(t), Options{MaxOpen: 1})}
 	used := map[int64]bool{}
 	for _, text := range []string{"DO 0", "SET autocommit = 0", "SET completion_type = 'CHAIN'", "no statement"} {
 		one := w.begin(w.pool)
 		tx, id := one.tx, one.id
-		var fresh int
-		const question = "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
-		require.OK(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
+		fresh := stack.Number(t, tx, "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'")
 		_, failed := tx.ExecContext(LastUse(t.Context()), text)
 		require.OK(t, tx.Commit())
 		assert.That(t, !used[id] && fresh == 1, "before %q (%v): connection %d is lent again, or its session is not as it "+
@@ -303,16 +281,13 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 		"UPDATE own SET v = 9223372036854775807 + v":    false,
 	} {
 		tx := w.begin(w.pool).tx
-		for _, text := range []string{"SAVEPOINT a", "INSERT INTO own VALUES (7, 7)"} {
-			require.Get(tx.ExecContext(t.Context(), text))(t)
-		}
+		stack.Exec(t, tx, "SAVEPOINT a")
+		stack.Exec(t, tx, "INSERT INTO own VALUES (7, 7)")
 		_, failed := tx.ExecContext(t.Context(), text)
 		assert.That(t, failed != nil && Repeats(failed) == repeats, "%s: %v; a duplicate is %v, want %v", text, failed,
 			!repeats, repeats)
-		var rows int
-		if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 3 {
-			t.Errorf("%s: %d rows, %v; want 3: the two, and that of the statement before", text, rows, err)
-		}
+		// the two, and that of the statement before
+		assert.Is(t, stack.Number(t, tx, "SELECT COUNT(*) FROM own"), 3, "%s: rows", text)
 		_, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
 		assert.That(t, err == nil, "%s has ended the transaction: %v", text, err)
 		_, err = tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
@@ -329,11 +304,8 @@ func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
 	defer busy.Close()
 	idle := require.Get(w.pool.Conn(t.Context()))(t)
 	defer idle.Close()
-	number := func(c *sql.Conn) (id int64) {
-		assert.OK(t, c.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
-		return id
-	}
-	at, rests := number(busy), number(idle)
+	at := stack.One[int64](t, busy, "SELECT CONNECTION_ID()")
+	rests := stack.One[int64](t, idle, "SELECT CONNECTION_ID()")
 	ended := make(chan struct{})
 	go func() { // joined below, after it was killed
 		defer close(ended)
@@ -346,7 +318,7 @@ func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
 	if p, err := ProcessOf(t.Context(), w.pool, rests); err != nil || p.Statement != "" || p.Host == "" {
 		t.Errorf("who rests is %+v, %v; want a host, and no statement", p, err)
 	}
-	require.Get(w.pool.ExecContext(t.Context(), "KILL ?", at))(t)
+	stack.Exec(t, w.pool, "KILL ?", at)
 	<-ended
 	poll.Until(t, "it is gone", func() bool {
 		_, err := ProcessOf(t.Context(), w.pool, at)
@@ -369,8 +341,9 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.exec("INSERT INTO goods VALUES (2, 0)")
-			ours := poolOf(t, openWith(t, stack.Restricted(t, w.dsn, append([]string{"ALL ON *"}, seeing...)...),
-				Options{LockWait: 30 * time.Second}))
+			ours := openPool(t, stack.Restricted(t, w.dsn, append([]string{"ALL ON *"}, seeing...)...),
+				Options{LockWait: 30 * time.Second})
+
 			look := func(least time.Duration) []Holder {
 				t.Helper()
 				w.anew()
@@ -411,7 +384,7 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 // Given a user who may not see it, the error says which right is missing.
 func TestWhoMayNotSeeTheHoldersIsToldWhy(t *testing.T) {
 	w := newWorld(t)
-	_, err := Holders(t.Context(), poolOf(t, open(t, stack.Restricted(t, w.dsn, "ALL ON *"))), 0)
+	_, err := Holders(t.Context(), openPool(t, stack.Restricted(t, w.dsn, "ALL ON *"), Options{}), 0)
 	assert.That(t, Answered(err) && (strings.Contains(err.Error(), "PROCESS") || strings.Contains(err.Error(),
 		"data_lock_waits")), "Holders = %v, want an answer that names the right", err)
 }
@@ -427,9 +400,7 @@ func (w *world) begin(pool *sql.DB) *transaction {
 	w.t.Helper()
 	tx := require.Get(pool.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
 	w.t.Cleanup(func() { _ = tx.Rollback() }) // it may have ended
-	one := &transaction{w: w, tx: tx}
-	assert.OK(w.t, tx.QueryRow("SELECT CONNECTION_ID()").Scan(&one.id))
-	return one
+	return &transaction{w, tx, stack.One[int64](w.t, tx, "SELECT CONNECTION_ID()")}
 }
 
 func (o *transaction) exec(text string) {

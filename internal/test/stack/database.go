@@ -81,8 +81,13 @@ func Restricted(t testing.TB, dsn string, grants ...string) string {
 	return config.FormatDSN()
 }
 
+// told is a pool, a connection or a transaction.
+type told interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
 // Exec runs a statement, also at the end of the test.
-func Exec(t testing.TB, db *sql.DB, query string, args ...any) {
+func Exec(t testing.TB, db told, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
