@@ -1,6 +1,8 @@
 package lock
 
-import "context"
+import (
+	"context"
+)
 
 // What only the tests look at.
 

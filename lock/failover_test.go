@@ -85,7 +85,7 @@ func (p *pair) on(server *stack.Server) *redis.Client {
 func (p *pair) handedOn(server *stack.Server) {
 	p.Helper()
 	client := p.on(server)
-	p.Must(client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
+	require.OK(p, client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
 	n, err := client.Wait(p.Context(), 1, time.Minute).Result()
 	require.That(p, n == 1 && err == nil, "%d replicas have it, %v, want 1", n, err)
 }
@@ -94,8 +94,8 @@ func (p *pair) handedOn(server *stack.Server) {
 func (p *pair) cutOff(replica *stack.Server) {
 	p.Helper()
 	client := p.on(replica)
-	p.Must(client.ConfigSet(p.Context(), "masterauth", "nobody's").Err())
-	p.Must(client.ClientKillByFilter(p.Context(), "TYPE", "master").Err())
+	require.OK(p, client.ConfigSet(p.Context(), "masterauth", "nobody's").Err())
+	require.OK(p, client.ClientKillByFilter(p.Context(), "TYPE", "master").Err())
 	p.Await("the replica has lost its master", func() bool {
 		info := require.Get(client.Info(p.Context(), "replication").Result())(p)
 		return strings.Contains(info, "master_link_status:down")
@@ -115,7 +115,7 @@ func TestSentinelsReplaceAKilledMasterAndLoseWhatItHadNotHandedOn(t *testing.T) 
 	p.a.Finds(lock.Mine, "", "kept back")
 	p.b.Finds(lock.HeldByOther, "a", "handed on", "kept back")
 
-	p.Must(master.Kill())
+	require.OK(p, master.Kill())
 	p.isMissed()
 	p.a.As("a2").Finds(lock.Mine, "", "meanwhile") // nobody can be asked
 	p.b.As("b2").Finds(lock.Mine, "", "meanwhile")
@@ -127,7 +127,7 @@ func TestSentinelsReplaceAKilledMasterAndLoseWhatItHadNotHandedOn(t *testing.T) 
 	p.a.GiveBack("kept back")
 	p.a.As("a3").Finds(lock.HeldByOther, "b", "kept back")
 
-	p.Must(master.Start())
+	require.OK(p, master.Start())
 	p.Await("the old master is a replica", func() bool { return p.set.Role(master) == "slave" })
 	p.set.Settle()
 	p.a.As("a3").Finds(lock.HeldByOther, "b", "kept back")
@@ -142,7 +142,7 @@ func TestSentinelsLeaveNobodyWithAMasterThatStoodStill(t *testing.T) {
 	master, replica := p.set.Data[0], p.set.Data[1]
 	p.a.Finds(lock.Mine, "", "before")
 	p.handedOn(master)
-	p.Must(master.Freeze())
+	require.OK(p, master.Freeze())
 	p.isMissed()
 	p.comesBack("frozen")
 	now := p.set.Masters()
@@ -150,7 +150,7 @@ func TestSentinelsLeaveNobodyWithAMasterThatStoodStill(t *testing.T) {
 	p.b.Finds(lock.HeldByOther, "a", "before")
 	p.a.Finds(lock.Mine, "", "after")
 
-	p.Must(master.Thaw())
+	require.OK(p, master.Thaw())
 	setKey(t, p.on(master), p.Names("given to the old one")[0], "lock:nobody")
 	p.b.Finds(lock.HeldByOther, "a", "before", "after")
 	p.b.Finds(lock.Mine, "", "given to the old one")
@@ -173,8 +173,8 @@ func TestASentinelThatStandsStillIsLeft(t *testing.T) {
 	alone.Finds(lock.HeldByOther, "a", "before")
 	var asked *stack.Server
 	p.Await("one sentinel is asked", func() bool { asked = p.set.AskedBy(name); return asked != nil })
-	p.Must(asked.Freeze())
-	p.Must(p.set.Data[0].Freeze())
+	require.OK(p, asked.Freeze())
+	require.OK(p, p.set.Data[0].Freeze())
 	p.isMissed(alone)
 	alone.IsAsked()
 	alone.Finds(lock.HeldByOther, "a", "before")
@@ -196,14 +196,14 @@ func TestARedisClusterReplacesAMaster(t *testing.T) {
 			for _, master := range p.set.Masters() {
 				p.handedOnInCluster(master)
 			}
-			p.Must(fault.do(victim))
+			require.OK(p, fault.do(victim))
 			p.isMissed()
 			p.comesBack(name)
 			p.b.Finds(lock.HeldByOther, "a", held...)
 			after := p.some(50)
 			p.a.Finds(lock.Mine, "", after...)
 			p.b.Finds(lock.HeldByOther, "a", after...)
-			p.Must(fault.undo(victim))
+			require.OK(p, fault.undo(victim))
 			p.set.Settle()
 			assert.That(t, !slices.Contains(p.set.Masters(), victim), "the one that was away is a master again")
 			p.b.Finds(lock.HeldByOther, "a", append(held, after...)...)
@@ -221,7 +221,7 @@ func (p *pair) handedOnInCluster(master *stack.Server) {
 		if redis.HasErrorPrefix(err, "MOVED") {
 			continue
 		}
-		p.Must(err)
+		require.OK(p, err)
 		break
 	}
 	p.Await("the replica has what its master has", func() bool {
@@ -242,10 +242,10 @@ func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnRedisCluster(t, false))
 	for _, node := range p.set.Data {
-		p.Must(p.on(node).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		require.OK(p, p.on(node).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
 	p.a.Finds(lock.Mine, "", p.some(50)...)
-	p.Must(p.set.Data[1].Kill())
+	require.OK(p, p.set.Data[1].Kill())
 	p.isMissed()
 	start := time.Now()
 	p.Await("some probes", func() bool {
@@ -254,7 +254,7 @@ func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 		require.That(t, !up, "it is asked again although a master is away")
 		return time.Since(start) > 5*time.Second
 	})
-	p.Must(p.set.Data[1].Start())
+	require.OK(p, p.set.Data[1].Start())
 	p.comesBack("started")
 	after := p.some(50)
 	p.a.Finds(lock.Mine, "", after...)
@@ -280,7 +280,7 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 	}
 	idle := p.Worker("idle", lock.Options{LockTTL: time.Minute, Timeout: patient}) // nobody probes
 	idle.Finds(lock.HeldByOther, "a", keys...)
-	p.Must(victim.Kill())
+	require.OK(p, victim.Kill())
 	for i, h := range idle.Find(keys...) {
 		want := lock.Mine
 		if slices.Contains(others, keys[i]) {

@@ -169,7 +169,7 @@ func (w *redisWorld) key(key string) string { return w.Names(key)[0].String() }
 
 func (w *redisWorld) do(args ...any) {
 	w.Helper()
-	w.Must(w.admin.Do(w.Context(), args...).Err())
+	require.OK(w, w.admin.Do(w.Context(), args...).Err())
 }
 
 func TestRefusedLoginDoesNotShowThePassword(t *testing.T) {

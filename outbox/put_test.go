@@ -20,13 +20,13 @@ func TestAMessageIsThereWhenItsTransactionIsCommittedAndNotOtherwise(t *testing.
 	w := newWorld(t)
 	rolledBack := errors.New("the order could not be cancelled")
 	err := w.tx(func(tx *sql.Tx) error {
-		w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "lost", Body: []byte("x")}))
+		require.OK(w, outbox.Put(t.Context(), tx, message("lost", "x")))
 		return rolledBack
 	})
 	if !errors.Is(err, rolledBack) {
 		t.Fatal(err)
 	}
-	w.must(w.put(outbox.Message{Tag: "t", Key: "kept", Value: map[string]int{"n": 1}}))
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "kept", Value: map[string]int{"n": 1}}))
 	assert.Equal(t, w.rows(), []string{`t/kept={"n":1}`}, "the outbox holds")
 }
 
@@ -40,21 +40,19 @@ func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
 				t.Cleanup(func() { _ = w.db.Close() })
 			}
 			one := outbox.Message{Tag: "t", Key: "1", Body: []byte("one"), NotBefore: time.Now().Add(time.Hour)}
-			w.must(w.put(one, one))
+			require.OK(w, w.put(one, one))
 			again := one
 			again.NotBefore = time.Time{}
-			w.must(w.put(again, outbox.Message{Tag: "t", Key: "2", Body: []byte("two")}))
+			require.OK(w, w.put(again, message("2", "two")))
 
-			other := outbox.Message{Tag: "t", Key: "1", Body: []byte("other")}
-			err := w.put(outbox.Message{Tag: "t", Key: "3", Body: []byte("three")}, other)
+			other := message("1", "other")
+			err := w.put(message("3", "three"), other)
 			assert.That(t, errors.Is(err, outbox.ErrConflict) && strings.Contains(err.Error(), `t/"1"`),
 				"another body was answered with %v", err)
 			assert.Error(t, w.put(one, other), outbox.ErrConflict, "two bodies at once were answered with")
 			assert.Equal(t, w.rows(), []string{"t/1=one", "t/2=two"}, "the outbox holds")
-			var waits bool
-			w.must(w.db.QueryRowContext(t.Context(), "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE "+
-				"AND next_at = due_at FROM rollbackd_outbox WHERE msg_key = '1'").Scan(&waits))
-			assert.That(t, waits, "the message that was put again does not keep its time")
+			assert.That(t, stack.One[bool](t, w.db, "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE AND next_at = "+
+				"due_at FROM rollbackd_outbox WHERE msg_key = '1'"), "the message that was put again does not keep its time")
 		})
 	}
 }
@@ -65,7 +63,7 @@ func TestManyMessagesGoInFewStatements(t *testing.T) {
 	for i := range msgs {
 		msgs[i] = outbox.Message{Tag: "t", Key: strings.Repeat("k", i%200+1) + string(rune('a'+i/200)), Body: []byte("x")}
 	}
-	w.must(w.put(msgs...))
+	require.OK(w, w.put(msgs...))
 	assert.Is(t, len(w.rows()), len(msgs), "messages are there")
 	big := outbox.Message{Tag: "t", Body: []byte(strings.Repeat("x", outbox.MaxBody))}
 	var bigs []outbox.Message
@@ -73,66 +71,30 @@ func TestManyMessagesGoInFewStatements(t *testing.T) {
 		big.Key = "big" + string(rune('0'+i%10)) + string(rune('0'+i/10))
 		bigs = append(bigs, big)
 	}
-	w.must(w.put(bigs...))
+	require.OK(w, w.put(bigs...))
 }
 
 func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
 	w := newWorld(t)
-	good := outbox.Message{Tag: "t", Key: "k", Body: []byte("{}")}
+	good := message("k", "{}")
 	type message = outbox.Message
 	for name, c := range map[string]struct {
 		spoil func(m *message)
 		words string
 		as    error
 	}{
-		"no tag": {
-			func(m *message) { m.Tag = "" },
-			"the tag is empty", dedup.ErrIdentity,
-		},
-		"long key": {
-			func(m *message) { m.Key = strings.Repeat("k", 256) },
-			"the key has 256 bytes, at most 255 are allowed", dedup.ErrIdentity,
-		},
-		"control in key": {
-			func(m *message) { m.Key = "a\x00" },
-			"holds a control character", dedup.ErrIdentity,
-		},
-		"reserved tag": {
-			func(m *message) { m.Tag = "rollbackd.x" },
-			"which is reserved", outbox.ErrInvalid,
-		},
-		"large body": {
-			func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) },
-			"262145 bytes", outbox.ErrInvalid,
-		},
-		"body and value": {
-			func(m *message) { m.Value = 1 },
-			"a Body and a Value", outbox.ErrInvalid,
-		},
-		"bad value": {
-			func(m *message) { m.Body, m.Value = nil, make(chan int) },
-			"unsupported type", outbox.ErrInvalid,
-		},
-		"long routing key": {
-			func(m *message) { m.RoutingKey = strings.Repeat("k", 256) },
-			"routing key has 256", outbox.ErrInvalid,
-		},
-		"bad header": {
-			func(m *message) { m.Headers = map[string]any{"h": []int{1}} },
-			"a []int", outbox.ErrInvalid,
-		},
-		"two times": {
-			func(m *message) { m.Delay, m.NotBefore = 1, time.Now() },
-			"a Delay and a NotBefore", outbox.ErrInvalid,
-		},
-		"negative delay": {
-			func(m *message) { m.Delay = -1 },
-			"negative", outbox.ErrInvalid,
-		},
-		"absurd time": {
-			func(m *message) { m.NotBefore = time.Unix(1<<40, 0) },
-			"in the year", outbox.ErrInvalid,
-		},
+		"no tag":           {func(m *message) { m.Tag = "" }, "the tag is empty", dedup.ErrIdentity},
+		"long key":         {func(m *message) { m.Key = strings.Repeat("k", 256) }, "the key has 256 bytes, at most 255 are allowed", dedup.ErrIdentity},
+		"control in key":   {func(m *message) { m.Key = "a\x00" }, "holds a control character", dedup.ErrIdentity},
+		"reserved tag":     {func(m *message) { m.Tag = "rollbackd.x" }, "which is reserved", outbox.ErrInvalid},
+		"large body":       {func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) }, "262145 bytes", outbox.ErrInvalid},
+		"body and value":   {func(m *message) { m.Value = 1 }, "a Body and a Value", outbox.ErrInvalid},
+		"bad value":        {func(m *message) { m.Body, m.Value = nil, make(chan int) }, "unsupported type", outbox.ErrInvalid},
+		"long routing key": {func(m *message) { m.RoutingKey = strings.Repeat("k", 256) }, "routing key has 256", outbox.ErrInvalid},
+		"bad header":       {func(m *message) { m.Headers = map[string]any{"h": []int{1}} }, "a []int", outbox.ErrInvalid},
+		"two times":        {func(m *message) { m.Delay, m.NotBefore = 1, time.Now() }, "a Delay and a NotBefore", outbox.ErrInvalid},
+		"negative delay":   {func(m *message) { m.Delay = -1 }, "negative", outbox.ErrInvalid},
+		"absurd time":      {func(m *message) { m.NotBefore = time.Unix(1<<40, 0) }, "in the year", outbox.ErrInvalid},
 	} {
 		bad := good
 		c.spoil(&bad)
@@ -156,14 +118,14 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 		assert.That(t, errors.Is(err, outbox.ErrNoTransaction), "cancel, %s: %v", name, err)
 	}
 	tx := w.g.Begin()
-	w.must(outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))
-	w.must(tx.Commit().Error)
+	require.OK(w, outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))
+	require.OK(w, tx.Commit().Error)
 	assert.Is(t, len(w.rows()), 1, "the outbox holds")
 }
 
 func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, outbox.Message{Tag: "t", Key: "claimed"}))
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, outbox.Message{Tag: "t", Key: "claimed"}))
 	stack.Exec(t, w.db, "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
 	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
 		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
@@ -174,7 +136,7 @@ func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 // Two that delete what is absent and then insert beside it deadlock under REPEATABLE READ, with a plain DELETE.
 func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.put(outbox.Message{Tag: "t", Key: "a"}, outbox.Message{Tag: "t", Key: "z"}))
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "a"}, outbox.Message{Tag: "t", Key: "z"}))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var txs [2]*sql.Tx
@@ -185,9 +147,9 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 		txs[i] = tx
 	}
 	for i, tx := range txs { // if they wait for each other, that ends with an error
-		w.must(outbox.Put(ctx, tx, outbox.Message{Tag: "t", Key: []string{"m11", "m22"}[i]}))
+		require.OK(w, outbox.Put(ctx, tx, outbox.Message{Tag: "t", Key: []string{"m11", "m22"}[i]}))
 	}
 	for _, tx := range txs {
-		w.must(tx.Commit())
+		require.OK(w, tx.Commit())
 	}
 }

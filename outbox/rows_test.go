@@ -20,9 +20,9 @@ func (w *world) standing() outbox.Rows {
 	w.Helper()
 	var all []outbox.Message
 	for _, key := range []string{"parked", "refused", "due", "in hand", "in hand again", "stale"} {
-		all = append(all, outbox.Message{Tag: "t", Key: key, Body: []byte("{}")})
+		all = append(all, message(key, "{}"))
 	}
-	w.must(w.put(append(all, outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
+	require.OK(w, w.put(append(all, outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
 		outbox.Message{Tag: "u", Key: "parked", Body: []byte("other"), ContentType: "text/plain",
 			Headers: map[string]any{"a": 1}})...))
 	for key, set := range map[string]string{
@@ -34,7 +34,7 @@ func (w *world) standing() outbox.Rows {
 		"in hand again": "owner = 'x', tries = 1, failed_at = UTC_TIMESTAMP(6), next_at = next_at + INTERVAL 30 SECOND",
 		"stale":         "owner = 'x', due_at = due_at - INTERVAL 1 HOUR, next_at = due_at",
 	} {
-		require.Get(w.db.ExecContext(w.Context(), "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key))(w)
+		stack.Exec(w, w.db, "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key)
 	}
 	return outbox.Rows{DB: w.db}
 }
@@ -44,7 +44,7 @@ func (w *world) keys(r outbox.Rows, f outbox.Filter) (keys []string) {
 	w.Helper()
 	for after := ""; ; {
 		page, next, err := r.List(w.Context(), f, after, 2)
-		w.must(err)
+		require.OK(w, err)
 		for _, one := range page {
 			keys = append(keys, one.Tag+"/"+one.Key)
 		}
@@ -113,11 +113,11 @@ func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
 	r := w.standing()
 	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
-	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
+	require.OK(w, outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
 	done := require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
 	assert.That(t, done.Changed == 1 && done.Left == 1 && len(done.Rows) == 1 && done.Rows[0].Reason == "nobody",
 		"dropped %+v", done)
-	w.must(tx.Rollback())
+	require.OK(w, tx.Rollback())
 	seen := 0
 	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true,
 		Progress: func(n int) { seen = n }}))(w)
@@ -129,9 +129,9 @@ func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
 	w := newWorld(t)
 	var all []outbox.Message
 	for i := range 1050 {
-		all = append(all, outbox.Message{Tag: "t", Key: fmt.Sprint(i), Body: []byte("{}")})
+		all = append(all, message(fmt.Sprint(i), "{}"))
 	}
-	w.must(w.put(all...))
+	require.OK(w, w.put(all...))
 	r := outbox.Rows{DB: w.db}
 	done := require.Get(r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true}))(w)
 	w.same("dropped, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"database/sql"
 	"testing"
 
@@ -29,7 +28,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, dsn: stack.MySQL(t)}
 	w.g = w.open(mysqldb.Options{})
 	w.db = require.Get(w.g.DB())(w)
-	stack.Tables(t, w.dsn, "outbox", func() { w.must(outbox.Migrate(t.Context(), w.g)) })
+	stack.Tables(t, w.dsn, "outbox", func() { require.OK(w, outbox.Migrate(t.Context(), w.g)) })
 	return w
 }
 
@@ -39,11 +38,6 @@ func (w *world) open(o mysqldb.Options) *gorm.DB {
 	pool := require.Get(g.DB())(w)
 	w.Cleanup(func() { _ = pool.Close() })
 	return g
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	require.OK(w, err)
 }
 
 // tx does something in a transaction, committed when it returns nil.
@@ -65,18 +59,22 @@ func (w *world) put(msgs ...outbox.Message) error {
 
 func (w *world) cancel(tag, key string) (inTime bool) {
 	w.Helper()
-	w.must(w.tx(func(tx *sql.Tx) (err error) {
+	require.OK(w, w.tx(func(tx *sql.Tx) (err error) {
 		inTime, err = outbox.Cancel(w.Context(), tx, tag, key)
 		return err
 	}))
 	return inTime
 }
 
+func message(key, body string) outbox.Message {
+	return outbox.Message{Tag: "t", Key: key, Body: []byte(body)}
+}
+
 // rows are all waiting messages, as tag/key=body.
 func (w *world) rows() (all []string) {
 	w.Helper()
-	rows := require.Get(mysqldb.List(context.WithoutCancel(w.Context()), w.db, func(rows *sql.Rows) (s string, err error) {
-		return s, rows.Scan(&s)
-	}, "SELECT CONCAT(msg_tag, '/', msg_key, '=', body) FROM rollbackd_outbox ORDER BY msg_tag, msg_key"))(w)
-	return rows
+	for _, r := range stack.RowsOf(w, w.db, "SELECT msg_tag, msg_key, body FROM rollbackd_outbox ORDER BY 1, 2") {
+		all = append(all, r["msg_tag"]+"/"+r["msg_key"]+"="+r["body"])
+	}
+	return all
 }

@@ -168,7 +168,7 @@ func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 	a, admin := w.Worker("a", lock.Options{OnError: lock.Pause}), b.admin(t)
 	a.Find("first") // makes the folder
 	a.GiveBack("first")
-	w.Must(admin.AddAuth("digest", []byte("somebody:else")))
+	require.OK(w, admin.AddAuth("digest", []byte("somebody:else")))
 	kept, parent := "/rollbackd/"+w.Names("kept")[0].String(), w.Names("parent")[0].String()
 	require.Get(admin.Create(kept, nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll)))(w.T)
 	for _, node := range []string{"", "/below"} {

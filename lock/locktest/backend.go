@@ -105,12 +105,6 @@ func Keys(n int) []string {
 	return keys
 }
 
-// Must ends the test on an error.
-func (w *World) Must(err error) {
-	w.Helper()
-	require.OK(w, err)
-}
-
 // afterDone is what is found under a name that was done.
 func (w *World) afterDone() lock.Hold {
 	if w.Marks() {
@@ -170,7 +164,7 @@ func (p Worker) Mine(keys ...string) (n int) {
 // GiveBack releases the keys.
 func (p Worker) GiveBack(keys ...string) {
 	p.w.Helper()
-	p.w.Must(p.Release(p.w.Context(), p.token, p.w.Names(keys...)))
+	require.OK(p.w, p.Release(p.w.Context(), p.token, p.w.Names(keys...)))
 }
 
 // Ends says that the keys are done, by messages with this body.
@@ -180,7 +174,7 @@ func (p Worker) Ends(body byte, keys ...string) {
 	for _, name := range p.w.Names(keys...) {
 		marks = append(marks, lock.Mark{Name: name, BodyHash: hash(body)})
 	}
-	p.w.Must(p.Done(p.w.Context(), marks))
+	require.OK(p.w, p.Done(p.w.Context(), marks))
 }
 
 // Look shows a key.

@@ -1,6 +1,8 @@
 package relay
 
-import "context"
+import (
+	"context"
+)
 
 // Poll is what a relay asks of the database before it publishes: a look, and a claim where something is due. It returns
 // the keys of what it has claimed.

@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
 )
@@ -39,7 +40,7 @@ func (w *world) polls(r *relay.Relay, when string, n int) (median time.Duration)
 		began := time.Now()
 		keys, err := r.Poll(w.Context())
 		took[i] = time.Since(began)
-		w.must(err)
+		require.OK(w, err)
 		assert.Equal(w, keys, want, "%s, poll %d found", when, i)
 		for _, key := range keys {
 			w.exec("DELETE FROM rollbackd_outbox WHERE msg_tag = 'new' AND msg_key = ?", key)
@@ -68,11 +69,11 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	worst := w.polls(r, fmt.Sprint("beside ", n, " that wait"), 220)
 
 	patient, err := sql.Open("mysql", w.dsn) // whose transactions may send nothing for as long as they like
-	w.must(err)
+	require.OK(w, err)
 	defer patient.Close()
 	late := require.Get(patient.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = late.Rollback() }()
-	w.must(outbox.Put(t.Context(), late, outbox.Message{Tag: "late", Key: "late", Value: 1}))
+	require.OK(w, outbox.Put(t.Context(), late, outbox.Message{Tag: "late", Key: "late", Value: 1}))
 	each := func(do string) {
 		for i := 0; i < n; i += 1000 {
 			w.exec(fmt.Sprintf("%s WHERE msg_tag = 't' AND msg_key BETWEEN '%07d' AND '%07d'", do, i, i+999))
@@ -82,11 +83,11 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	old := require.Get(patient.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(w)
 	defer func() { _ = old.Rollback() }()
 	_, err = old.ExecContext(t.Context(), "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ''") // its snapshot
-	w.must(err)
+	require.OK(w, err)
 	each("UPDATE rollbackd_outbox SET owner = 'x', next_at = UTC_TIMESTAMP(6) + INTERVAL 5 SECOND")
 	each("DELETE FROM rollbackd_outbox")
 	worst = max(worst, w.polls(r, fmt.Sprint("after ", n, " were removed"), 500))
-	w.must(late.Commit())
+	require.OK(w, late.Commit())
 	committed := time.Now()
 	for found := []string{}; !slices.Contains(found, "late"); <-time.After(10 * time.Millisecond) {
 		require.That(t, time.Since(committed) <= 5*time.Minute, "what was committed late is not found within five minutes")
@@ -103,22 +104,21 @@ func TestALateCommitIsFoundSoonAfterOneSlowLook(t *testing.T) {
 	r := require.Get(relay.New(w.config()))(w)
 	other := require.Get(w.db.Conn(t.Context()))(w)
 	defer other.Close()
-	require.Get(other.ExecContext(t.Context(), "LOCK TABLES rollbackd_outbox WRITE"))(w)
+	stack.Exec(t, other, "LOCK TABLES rollbackd_outbox WRITE")
 	slow := make(chan error, 1)
 	go func() {
 		_, err := r.Poll(t.Context())
 		slow <- err
 	}()
-	waits := func() (n int) {
-		w.must(other.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist "+
-			"WHERE state LIKE 'Waiting for table metadata lock' AND db = DATABASE()").Scan(&n))
-		return n
+	waits := func() int {
+		return stack.Number(t, other, "SELECT COUNT(*) FROM information_schema.processlist "+
+			"WHERE state LIKE 'Waiting for table metadata lock' AND db = DATABASE()")
 	}
 	poll.Until(t, "the look to wait", func() bool { return waits() > 0 })
 	for began := time.Now(); time.Since(began) < 100*time.Millisecond && waits() > 0; { // so that it is dear for sure
 	}
-	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(w)
-	w.must(<-slow)
+	stack.Exec(t, other, "UNLOCK TABLES")
+	require.OK(w, <-slow)
 	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) " +
 		"VALUES ('t', 'late', '{}', UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE)")
 	poll.Until(t, "the message to be found", func() bool {

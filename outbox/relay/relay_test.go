@@ -1,11 +1,11 @@
 package relay_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,22 +40,16 @@ func newWorldOn(t *testing.T, broker *stack.Broker) *world {
 func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 	t.Helper()
 	t.Parallel()
-	g, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{})
 	w := &world{T: t, broker: broker, dsn: dsn}
-	w.must(err)
-	w.db = require.Get(g.DB())(w)
+	g := require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{}))(t)
+	w.db = require.Get(g.DB())(t)
 	t.Cleanup(func() { _ = w.db.Close() })
-	stack.Tables(t, dsn, "outbox", func() { w.must(outbox.Migrate(t.Context(), g)) })
+	stack.Tables(t, dsn, "outbox", func() { require.OK(t, outbox.Migrate(t.Context(), g)) })
 	w.exchange, w.queue = w.broker.Name("stock"), w.broker.Name("stock.rollback")
 	w.broker.DeclareExchange(w.exchange, "topic")
 	w.broker.DeclareQueue(w.queue, map[string]any{"x-queue-type": "quorum"})
 	w.broker.Bind(w.queue, routingKey, w.exchange)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	require.OK(w, err)
 }
 
 func (w *world) config() relay.Config {
@@ -66,39 +60,30 @@ func (w *world) config() relay.Config {
 // relay runs one until stop is called, or the test ends.
 func (w *world) relay(cfg relay.Config) (stop func()) {
 	w.Helper()
-	r := require.Get(relay.New(cfg))(w)
-	ctx, cancel := context.WithCancel(w.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			assert.OK(w, <-ended, "the relay ended with:")
-		}
-	}
+	_, end := w.start(cfg)
+	stop = sync.OnceFunc(func() { assert.OK(w, end(), "the relay ended with:") })
 	w.Cleanup(stop)
 	return stop
 }
 
 func (w *world) put(msgs ...outbox.Message) {
 	w.Helper()
-	tx := require.Get(w.db.BeginTx(w.Context(), nil))(w)
-	w.must(outbox.Put(w.Context(), tx, msgs...))
-	w.must(tx.Commit())
+	require.OK(w, w.tryPut(msgs...))
 }
 
 func (w *world) exec(statement string, args ...any) {
 	w.Helper()
-	require.Get(w.db.ExecContext(w.Context(), statement, args...))(w)
+	stack.Exec(w, w.db, statement, args...)
 }
 
-func (w *world) count(where string) (n int) {
+func (w *world) count(where string) int {
 	w.Helper()
-	w.must(w.db.QueryRowContext(context.WithoutCancel(w.Context()),
-		"SELECT COUNT(*) FROM rollbackd_outbox WHERE "+where).Scan(&n))
-	return n
+	return stack.Number(w, w.db, "SELECT COUNT(*) FROM rollbackd_outbox WHERE "+where)
+}
+
+func (w *world) isEmpty() {
+	w.Helper()
+	poll.Until(w.T, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
 }
 
 func messages(prefix string, n int) []outbox.Message {
@@ -116,7 +101,7 @@ func TestWhatIsPutArrivesOnceAndLeavesTheOutbox(t *testing.T) {
 	w.put(outbox.Message{Tag: "order.cancelled", Key: "with headers", Body: []byte("not JSON"), ContentType: "text/plain",
 		Headers: map[string]any{"tenant": "a", "n": 3, "f": 1.5, "on": true}, RoutingKey: "stock.rollback"})
 	w.relay(w.config())
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 	assert.Is(t, w.broker.Depth(w.queue), 2501, "the queue holds messages")
 	for _, d := range w.broker.GetAll(w.queue) {
 		if d.MessageId != "with headers" {
@@ -158,9 +143,7 @@ func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
 		"lost": "no queue takes this message", "no exchange": "there.is.none", "no tag": "the tag is empty",
 		"long": "the tag has 600 bytes", "big": "262145 bytes", "headers": "not a JSON object",
 	} {
-		var reason string
-		w.must(w.db.QueryRowContext(t.Context(), "SELECT reason FROM rollbackd_outbox WHERE msg_key = ?", key).
-			Scan(&reason))
+		reason := stack.One[string](t, w.db, "SELECT reason FROM rollbackd_outbox WHERE msg_key = ?", key)
 		assert.Has(t, reason, words, "%s is parked because", key)
 	}
 }
@@ -178,7 +161,7 @@ func TestAQueueWhoseLimitIsLiftedTakesMessagesAgain(t *testing.T) {
 		return w.count("reason IS NOT NULL") > 0
 	})
 	w.broker.Policy("full", w.queue, nil)
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 	assert.AtLeast(t, w.broker.Depth(w.queue), 10*n, "the queue holds messages, were put")
 }
 
@@ -198,10 +181,10 @@ func TestNoChangeOfOneRowWaitsForAnother(t *testing.T) {
 	w.put(outbox.Message{Tag: "t", Key: "a", Body: []byte("x")}, outbox.Message{Tag: "t", Key: "b", Body: []byte("x")})
 	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
-	w.must(outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "b", Body: []byte("x")})) // which locks it
+	require.OK(w, outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "b", Body: []byte("x")})) // which locks it
 	w.relay(w.config())
 	poll.Until(t, "the other to be sent and deleted", func() bool { return w.count("TRUE") == 1 })
-	w.must(tx.Rollback())
+	require.OK(w, tx.Rollback())
 	poll.Until(t, "the one that was locked", func() bool { return w.count("TRUE") == 0 })
 }
 
@@ -211,13 +194,13 @@ func TestRowsThatOthersHaveLockedHoldUpNoLaterOnes(t *testing.T) {
 	w.put(locked...)
 	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = tx.Rollback() }()
-	w.must(outbox.Put(t.Context(), tx, locked...))
+	require.OK(w, outbox.Put(t.Context(), tx, locked...))
 	w.put(messages("later", 150)...)
 	cfg := w.config()
 	cfg.BatchSize = 100
 	w.relay(cfg)
 	poll.Until(t, "the later ones to be sent", func() bool { return w.count("msg_key LIKE 'later%'") == 0 })
 	assert.Is(t, w.count("TRUE"), 500, "rows are left")
-	w.must(tx.Rollback())
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	require.OK(w, tx.Rollback())
+	w.isEmpty()
 }

@@ -59,7 +59,7 @@ func (w *world) produce(prefix string) (inTime int) {
 		w.put(outbox.Message{Tag: "t", Key: key, Value: i})
 		tx := require.Get(w.db.BeginTx(w.Context(), nil))(w)
 		soon := require.Get(outbox.Cancel(w.Context(), tx, "t", key))(w)
-		w.must(tx.Commit())
+		require.OK(w, tx.Commit())
 		if soon {
 			inTime++
 		}
@@ -83,7 +83,7 @@ func TestABrokerThatTakesNothingHoldsUpNoProducer(t *testing.T) {
 	for name, fault := range map[string]struct{ begin, end func() }{
 		"it blocks publishers": {func() { alarm("set_alarm({{resource_limit, memory, node()}, []})") },
 			func() { alarm("clear_alarm({resource_limit, memory, node()})") }},
-		"cannot be reached": {func() { w.must(rabbit.Freeze()) }, func() { w.must(rabbit.Thaw()) }},
+		"cannot be reached": {func() { require.OK(w, rabbit.Freeze()) }, func() { require.OK(w, rabbit.Thaw()) }},
 	} {
 		fault.begin()
 		w.put(messages(name, 10)...)
@@ -92,10 +92,10 @@ func TestABrokerThatTakesNothingHoldsUpNoProducer(t *testing.T) {
 			t.Errorf("%s: %d of 20 were cancelled in time", name, n)
 		}
 		fault.end()
-		poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+		w.isEmpty()
 		w.misses(r, "")
 	}
-	w.must(stop())
+	require.OK(w, stop())
 	w.drainsInTime(rabbit)
 }
 
@@ -107,16 +107,16 @@ func (w *world) drainsInTime(rabbit *stack.Server) {
 	_, stop := w.start(cfg)
 	w.put(messages("last", 10)...)
 	poll.Until(t, "the last before the freeze", func() bool { return w.count("TRUE") == 0 })
-	w.must(rabbit.Freeze())
+	require.OK(w, rabbit.Freeze())
 	w.put(messages("m", 10)...)
 	poll.Until(t, "a claim", func() bool { return w.count("owner IS NOT NULL") > 0 })
 	began := time.Now()
 	if err := stop(); !errors.Is(err, relay.ErrDrainTimeout) || time.Since(began) > cfg.Lease {
 		t.Errorf("it ended with %v after %v", err, time.Since(began))
 	}
-	w.must(rabbit.Thaw())
+	require.OK(w, rabbit.Thaw())
 	w.relay(w.config())
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 }
 
 // Given a relay with nothing to do, then the database sees at most one statement of it in a second, and what is put
@@ -126,7 +126,7 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 	w.relay(w.config())
 	questions := func() (n int) {
 		var name string
-		w.must(w.db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n))
+		require.OK(w, w.db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n))
 		return n
 	}
 	rest := func(d time.Duration) { <-time.After(d) } // the time is what is measured
@@ -142,7 +142,7 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 		rest(3 * time.Second)
 		began := time.Now()
 		w.put(messages(fmt.Sprint("m", i), 1)...)
-		poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+		w.isEmpty()
 		took = append(took, time.Since(began))
 	}
 	t.Logf("after idleness: %v", took)
@@ -163,11 +163,9 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 		<-tick.C
 		w.put(messages(fmt.Sprintf("m%d", i), 10)...)
 	}
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 	families := require.Get(reg.Gather())(w)
-	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
-		return f.GetName() == "rollbackd_outbox_lag_seconds"
-	})
+	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "rollbackd_outbox_lag_seconds" })
 	lag := families[i].GetMetric()[0].GetHistogram()
 	var text []string
 	within := 0.0
@@ -189,16 +187,6 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 	w := newWorld(t)
 	names := rights.Names{Outbox: true}
-	open := func(all []rights.TableRight) *sql.DB {
-		var grants []string
-		for _, r := range all {
-			grants = append(grants, r.Privilege+" ON "+r.Table)
-		}
-		g := require.First(mysqldb.Open(t.Context(), stack.Restricted(t, w.dsn, grants...), mysqldb.Options{}))(w)
-		db := require.Get(g.DB())(w)
-		t.Cleanup(func() { _ = db.Close() })
-		return db
-	}
 	produce := func(db *sql.DB) error {
 		tx := require.Get(db.BeginTx(t.Context(), nil))(w)
 		defer func() { _ = tx.Rollback() }()
@@ -210,25 +198,25 @@ func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 		return tx.Commit()
 	}
 	all := rights.MySQL(names, rights.Producer)
-	w.must(produce(open(all)))
+	require.OK(w, produce(w.restricted(all)))
 	for i, r := range all {
-		assert.That(t, produce(open(slices.Delete(slices.Clone(all), i, i+1))) != nil,
+		assert.That(t, produce(w.restricted(slices.Delete(slices.Clone(all), i, i+1))) != nil,
 			"a producer puts and cancels without %s on %s", r.Privilege, r.Table)
 	}
 	all = rights.MySQL(names, rights.Relay)
 	for i, r := range all {
 		w.put(outbox.Message{Tag: "t", Key: fmt.Sprint(i), Value: 1})
 		cfg := w.config()
-		cfg.DB = open(slices.Delete(slices.Clone(all), i, i+1))
+		cfg.DB = w.restricted(slices.Delete(slices.Clone(all), i, i+1))
 		one, stop := w.start(cfg)
 		w.misses(one, "denied")
 		t.Logf("without %s on %s: %v", r.Privilege, r.Table, stop())
 	}
 	w.exec("UPDATE rollbackd_outbox SET next_at = UTC_TIMESTAMP(6)") // what was claimed without the right to delete it
 	cfg := w.config()
-	cfg.DB = open(all)
+	cfg.DB = w.restricted(all)
 	w.relay(cfg)
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 }
 
 // Given messages that are parked for longer than the retention and one that is not, then a relay deletes the former and
@@ -268,17 +256,31 @@ func (w *world) open(dsn string) *sql.DB {
 	return db
 }
 
-// tryPut puts one message, in a transaction of its own.
-func (w *world) tryPut(m outbox.Message) error {
+// restricted is a pool of an account that has these rights alone.
+func (w *world) restricted(all []rights.TableRight) *sql.DB {
+	w.Helper()
+	var grants []string
+	for _, r := range all {
+		grants = append(grants, r.Privilege+" ON "+r.Table)
+	}
+	return w.open(stack.Restricted(w, w.dsn, grants...))
+}
+
+// tryPut puts messages, in a transaction of their own.
+func (w *world) tryPut(msgs ...outbox.Message) error {
 	tx, err := w.db.BeginTx(w.Context(), nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if err := outbox.Put(w.Context(), tx, m); err != nil {
+	if err := outbox.Put(w.Context(), tx, msgs...); err != nil {
 		return err
 	}
 	return tx.Commit()
+}
+
+func message(key, body string) outbox.Message {
+	return outbox.Message{Tag: "t", Key: key, Body: []byte(body)}
 }
 
 // sent is what the queue holds, as key=body, with how often it came.
@@ -305,7 +307,7 @@ func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
 	for key := range keys {
 		producers.Go(func() {
 			for body := range bodies {
-				m := outbox.Message{Tag: "t", Key: fmt.Sprint("k", key), Body: []byte(fmt.Sprint(body))}
+				m := message(fmt.Sprint("k", key), fmt.Sprint(body))
 				assert.That(t, poll.Within(time.Minute, func() bool {
 					err := w.tryPut(m)
 					assert.That(t, err == nil || errors.Is(err, outbox.ErrConflict), "put: %v", err)
@@ -315,7 +317,7 @@ func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
 		})
 	}
 	producers.Wait()
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
 	assert.Is(t, len(w.sent()), keys*bodies, "bodies came")
 }
 
@@ -353,17 +355,17 @@ func TestAKeyIsTakenWhileItsMessageIsUnderWay(t *testing.T) {
 	cfg := w.config()
 	cfg.AMQPURLs = []string{wire.Through(w.broker.URL)}
 	under := newGate(wire, "the first body")
-	w.put(outbox.Message{Tag: "t", Key: "k", Body: []byte("the first body")})
+	w.put(message("k", "the first body"))
 	w.relay(cfg)
 	w.await("the message to be under way", under.reached)
-	again := w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("the first body")})
-	other := w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("another")})
+	again := w.tryPut(message("k", "the first body"))
+	other := w.tryPut(message("k", "another"))
 	close(under.opened)
 	assert.That(t, again == nil && errors.Is(other, outbox.ErrConflict), "the same body: %v; another one: %v", again,
 		other)
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
-	w.must(w.tryPut(outbox.Message{Tag: "t", Key: "k", Body: []byte("another")}))
-	poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+	w.isEmpty()
+	require.OK(w, w.tryPut(message("k", "another")))
+	w.isEmpty()
 	came := w.sent()
 	assert.That(t, len(came) == 2 && came["k=the first body"] == 1 && came["k=another"] == 1, "%v came", came)
 }
@@ -378,18 +380,15 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 			cfg := w.config()
 			cfg.DB = w.open(wire.Through(w.dsn))
 			deleted := newGate(wire, "DELETE o FROM", "COMMIT")
-			w.put(outbox.Message{Tag: "t", Key: "k", Body: []byte("the first body")})
+			w.put(message("k", "the first body"))
 			w.relay(cfg)
 			w.await("the row to be deleted", deleted.reached)
 
 			tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 			defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-			var conn int64
-			w.must(tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&conn))
+			conn := stack.Number(t, tx, "SELECT CONNECTION_ID()")
 			put := make(chan error, 1)
-			go func() {
-				put <- outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "k", Body: []byte(body)})
-			}()
+			go func() { put <- outbox.Put(t.Context(), tx, message("k", body)) }()
 			waits := poll.Within(3*time.Second, func() (waits bool) { // less than Put waits for a lock
 				return w.db.QueryRowContext(t.Context(), "SELECT waits FROM "+stack.Transactions+" WHERE conn = ?", conn).
 					Scan(&waits) == nil && waits
@@ -397,8 +396,8 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 			close(deleted.opened)
 			err := <-put
 			require.That(t, err == nil && waits, "put: %v, it had waited for the relay: %v", err, waits)
-			w.must(tx.Commit())
-			poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+			require.OK(w, tx.Commit())
+			w.isEmpty()
 			came := w.sent()
 			assert.That(t, (body != "the first body" || came["k="+body] == 2) && came["k=the first body"] != 0 &&
 				came["k="+body] != 0, "%v came", came)
@@ -453,13 +452,10 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := stack.OwnMySQL(t)
 			w := newWorldIn(t, stack.AMQP(t), server.Database(t))
-			var grants []string // of an account that a server that is read-only refuses
-			for _, r := range rights.MySQL(rights.Names{Outbox: true}, rights.Relay) {
-				grants = append(grants, r.Privilege+" ON "+r.Table)
-			}
 			var log told
 			cfg := w.config()
-			cfg.DB, cfg.Lease = w.open(stack.Restricted(t, w.dsn, grants...)), 6*time.Second
+			cfg.Lease = 6 * time.Second
+			cfg.DB = w.restricted(rights.MySQL(rights.Names{Outbox: true}, rights.Relay)) // which a read-only server refuses
 			cfg.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 			r, stop := w.start(cfg)
 			const batches, each = 40, 25
@@ -473,9 +469,9 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 				}
 				w.put(messages(fmt.Sprint("m", i), each)...)
 			}
-			poll.Until(t, "an empty outbox", func() bool { return w.count("TRUE") == 0 })
+			w.isEmpty()
 			w.misses(r, "")
-			w.must(stop())
+			require.OK(w, stop())
 			assert.Is(t, len(w.sent()), batches*each+1000, "messages came")
 			said := log.times(slog.LevelError)
 			for what, times := range said {
