@@ -85,7 +85,8 @@ func (p *pair) on(server *stack.Server) *redis.Client {
 func (p *pair) handedOn(server *stack.Server) {
 	p.Helper()
 	client := p.on(server)
-	require.OK(p, client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
+	// WAIT waits for its own client's writes
+	require.OK(p, client.Set(p.Context(), "rollbackd:last", "", time.Second).Err())
 	n, err := client.Wait(p.Context(), 1, time.Minute).Result()
 	require.That(p, n == 1 && err == nil, "%d replicas have it, %v, want 1", n, err)
 }

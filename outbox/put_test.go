@@ -81,26 +81,26 @@ func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(m *message)
 		words string
-		as    error
+		as    error // besides ErrInvalid
 	}{
 		"no tag":           {func(m *message) { m.Tag = "" }, "the tag is empty", dedup.ErrIdentity},
-		"long key":         {func(m *message) { m.Key = strings.Repeat("k", 256) }, "the key has 256 bytes, at most 255 are allowed", dedup.ErrIdentity},
+		"long key":         {func(m *message) { m.Key = strings.Repeat("k", 256) }, "key has 256 bytes", dedup.ErrIdentity},
 		"control in key":   {func(m *message) { m.Key = "a\x00" }, "holds a control character", dedup.ErrIdentity},
-		"reserved tag":     {func(m *message) { m.Tag = "rollbackd.x" }, "which is reserved", outbox.ErrInvalid},
-		"large body":       {func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) }, "262145 bytes", outbox.ErrInvalid},
-		"body and value":   {func(m *message) { m.Value = 1 }, "a Body and a Value", outbox.ErrInvalid},
-		"bad value":        {func(m *message) { m.Body, m.Value = nil, make(chan int) }, "unsupported type", outbox.ErrInvalid},
-		"long routing key": {func(m *message) { m.RoutingKey = strings.Repeat("k", 256) }, "routing key has 256", outbox.ErrInvalid},
-		"bad header":       {func(m *message) { m.Headers = map[string]any{"h": []int{1}} }, "a []int", outbox.ErrInvalid},
-		"two times":        {func(m *message) { m.Delay, m.NotBefore = 1, time.Now() }, "a Delay and a NotBefore", outbox.ErrInvalid},
-		"negative delay":   {func(m *message) { m.Delay = -1 }, "negative", outbox.ErrInvalid},
-		"absurd time":      {func(m *message) { m.NotBefore = time.Unix(1<<40, 0) }, "in the year", outbox.ErrInvalid},
+		"reserved tag":     {func(m *message) { m.Tag = "rollbackd.x" }, "which is reserved", nil},
+		"large body":       {func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) }, "262145 bytes", nil},
+		"body and value":   {func(m *message) { m.Value = 1 }, "a Body and a Value", nil},
+		"bad value":        {func(m *message) { m.Body, m.Value = nil, make(chan int) }, "unsupported type", nil},
+		"long routing key": {func(m *message) { m.RoutingKey = strings.Repeat("k", 256) }, "routing key has 256", nil},
+		"bad header":       {func(m *message) { m.Headers = map[string]any{"h": []int{1}} }, "a []int", nil},
+		"two times":        {func(m *message) { m.Delay, m.NotBefore = 1, time.Now() }, "a Delay and a NotBefore", nil},
+		"negative delay":   {func(m *message) { m.Delay = -1 }, "negative", nil},
+		"absurd time":      {func(m *message) { m.NotBefore = time.Unix(1<<40, 0) }, "in the year", nil},
 	} {
 		bad := good
 		c.spoil(&bad)
 		err := w.put(good, bad)
-		assert.That(t, errors.Is(err, outbox.ErrInvalid) && errors.Is(err, c.as) && strings.Contains(err.Error(), c.words),
-			"%s: %v", name, err)
+		assert.That(t, errors.Is(err, outbox.ErrInvalid) && (c.as == nil || errors.Is(err, c.as)) &&
+			strings.Contains(err.Error(), c.words), "%s: %v", name, err)
 	}
 	assert.Is(t, len(w.rows()), 0, "the outbox holds")
 }
@@ -125,7 +125,7 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 
 func TestCancelSaysWhetherItWasInTime(t *testing.T) {
 	w := newWorld(t)
-	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, outbox.Message{Tag: "t", Key: "claimed"}))
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, message("claimed", "")))
 	stack.Exec(t, w.db, "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
 	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
 		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)

@@ -165,7 +165,7 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 	}
 	w.isEmpty()
 	families := require.Get(reg.Gather())(w)
-	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "rollbackd_outbox_lag_seconds" })
+	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return *f.Name == "rollbackd_outbox_lag_seconds" })
 	lag := families[i].GetMetric()[0].GetHistogram()
 	var text []string
 	within := 0.0
