@@ -62,13 +62,9 @@ func newWorld(t *testing.T) *world {
 	w.servers = stack.OwnEncrypted(t, stack.Encryption{Pair: w.server, ClientsCA: w.trusted.File, ClientsNeeded: true})
 	dsn := w.servers.MySQL.Database(t)
 	admin := require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{MaxOpen: 1}))(t)
-	for _, statement := range []string{
-		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO 'x509'@'%'",
-	} {
-		require.OK(t, admin.Exec(statement).Error)
-	}
-	pool := require.Get(admin.DB())(t)
-	require.OK(t, pool.Close())
+	require.OK(t, admin.Exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509").Error)
+	require.OK(t, admin.Exec("GRANT ALL ON *.* TO 'x509'@'%'").Error)
+	require.OK(t, require.Get(admin.DB())(t).Close())
 	account := require.Get(mysql.ParseDSN(dsn))(t)
 	account.User, account.Passwd = "x509", "secret"
 	w.places = []place{
@@ -114,9 +110,7 @@ func dialRedis(ctx context.Context, target string, config *tls.Config, store *ce
 // with is the place's URL with these certificates.
 func (p place) with(t *testing.T, c certs.TLS) string {
 	t.Helper()
-	target, err := p.withTLS(p.target, c)
-	require.That(t, err == nil, "%s: %v", p.name, err)
-	return target
+	return require.Get(p.withTLS(p.target, c))(t)
 }
 
 // Given servers of its own that want client certificates: a program gives its own configurations of TLS, renewed ones
@@ -137,13 +131,12 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 	stranger := w.foreign.Issue(stack.Certificate{Name: "stranger"})
 	old := w.trusted.Issue(stack.Certificate{Name: "old", From: time.Now().Add(-3 * day), To: time.Now().Add(-2 * day)})
 	right := certs.TLS{CA: w.trusted.File, Cert: good.Cert, Key: good.Key}
-	type test struct {
+	both := []struct {
 		name string
 		tls  certs.TLS
 		says []string // empty: it connects; SETTING stands for the server's
-	}
-	both := []test{
-		{name: "right", tls: right},
+	}{
+		{"right", right, nil},
 		{"wrong CA", certs.TLS{CA: w.foreign.File, Cert: good.Cert, Key: good.Key},
 			[]string{"TLS: the server's certificate is signed by nobody who is trusted here",
 				"SETTING_CA_FILE, which is now /"}},
@@ -163,12 +156,8 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 	}
 	expect := func(t *testing.T, p place, name string, says []string, err error) {
 		t.Helper()
-		if len(says) == 0 {
-			assert.That(t, err == nil, "%s, %s: %v", p.name, name, err)
-			return
-		}
-		if err == nil {
-			t.Errorf("%s, %s: it connects", p.name, name)
+		t.Logf("%s, %s: %v", p.name, name, err)
+		if assert.Is(t, err == nil, len(says) == 0, "%s, %s: it connects", p.name, name); err == nil || len(says) == 0 {
 			return
 		}
 		for _, want := range append(says, p.name+" at "+p.server.TLSAddr()) {
@@ -176,18 +165,15 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 			assert.Has(t, err.Error(), want, "%s, %s: %v", p.name, name, err)
 		}
 		assert.That(t, !strings.Contains(err.Error(), "secret"), "%s, %s shows the password: %v", p.name, name, err)
-		if mysqldb.Classify(err) != mysqldb.FaultUnavailable && !isBroker(err) {
-			t.Errorf("%s, %s: %v is of class %v", p.name, name, err, mysqldb.Classify(err))
-		}
+		_, said := errors.AsType[*rabbit.BrokerError](err) // in AMQP's own words
+		assert.That(t, said || mysqldb.Classify(err) == mysqldb.FaultUnavailable, "%s, %s: of another class: %v", p.name, name,
+			err)
 	}
 	for _, p := range w.places {
 		for _, test := range both {
-			err := p.connect(t.Context(), p.with(t, test.tls), nil, nil)
-			t.Logf("%s, %s: %v", p.name, test.name, err)
-			expect(t, p, test.name, test.says, err)
+			expect(t, p, test.name, test.says, p.connect(t.Context(), p.with(t, test.tls), nil, nil))
 		}
 		// The same under TLS 1.2, which says it in the handshake, and with a configuration of the program's.
-		plain := p.target
 		for name, of := range map[string]struct {
 			pair *stack.Pair
 			says []string
@@ -199,9 +185,7 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 		} {
 			config := w.trusted.Client(of.pair)
 			config.MaxVersion = tls.VersionTLS12
-			err := p.connect(t.Context(), plain, config, nil)
-			t.Logf("%s, %s: %v", p.name, name, err)
-			expect(t, p, name, of.says, err)
+			expect(t, p, name, of.says, p.connect(t.Context(), p.target, config, nil))
 		}
 	}
 
@@ -214,16 +198,9 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 	<-time.After(time.Until(expires) + time.Second) // a certificate knows whole seconds
 	for _, p := range w.places {
 		err := p.connect(t.Context(), p.with(t, right), nil, nil)
-		t.Logf("%s, the server's has expired: %v", p.name, err)
 		expect(t, p, "the server's has expired", []string{"the server's certificate, CN=server, has expired on ",
 			": renew it at the server"}, err)
 	}
-}
-
-// isBroker reports an error that came in AMQP's own words.
-func isBroker(err error) bool {
-	_, ok := errors.AsType[*rabbit.BrokerError](err)
-	return ok
 }
 
 // When certificates are renewed in their files, then the next connection uses the new ones; when the files are broken,
@@ -244,7 +221,7 @@ func renewedCertificatesAreUsedForTheNextConnection(t *testing.T, w *world) {
 			w.trusted.Replace(&ours, stack.Certificate{Name: "second"})
 			connect()
 			other := w.foreign.Issue(stack.Certificate{Name: "half"}) // its certificate with our key
-			copyFile(t, other.Cert, ours.Cert)
+			require.OK(t, os.WriteFile(ours.Cert, require.Get(os.ReadFile(other.Cert))(t), 0o600))
 			connect()
 			connect()
 			assert.That(t, len(warned) == 1 && strings.Contains(warned[0].Error(), "the former certificates stay in use"),
@@ -382,15 +359,6 @@ func (c *clients) names() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.all, " ")
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	text, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, text, 0o600)
-	}
-	require.OK(t, err)
 }
 
 // Given a file with a key and certificates, then its end is that of the certificate that ends first, as the file is at

@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Given a last pass that is in the middle of the table, when somebody writes to it, then it was no last pass, with the
@@ -266,9 +267,7 @@ func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {
 	w, elsewhere := newWorld(t, ""), anotherWorld(t, classicTable)
 	elsewhere.old("k", 1)
-	var database string
-	require.OK(t, elsewhere.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&database))
-	w.o.From = database + ".trade_mq_consumer_log"
+	w.o.From = stack.One[string](t, elsewhere.db, "SELECT DATABASE()") + ".trade_mq_consumer_log"
 	w.want("the pass", w.run(), map[Kind]int{Success: 1})
 }
 

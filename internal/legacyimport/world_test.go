@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -49,13 +48,11 @@ func newWorld(t *testing.T, create string) *world {
 func anotherWorld(t *testing.T, create string) *world {
 	t.Helper()
 	w := openWorld(t, stack.MySQL(t))
-	db := require.First(dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{}))(t)
 	stack.Tables(t, w.dsn, "log", func() {
+		db := require.First(dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{}))(t)
+		defer require.Get(db.DB())(t).Close()
 		require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
 	})
-	if pool, err := db.DB(); err != nil || pool.Close() != nil {
-		t.Fatal("close the pool", err)
-	}
 	if create != "" {
 		w.exec(create)
 	}
@@ -94,14 +91,9 @@ func (w *world) number(text string, args ...any) int {
 // texts are the rows of a query of one column.
 func (w *world) texts(query string) (all []string) {
 	w.t.Helper()
-	rows := require.Get(w.db.QueryContext(w.t.Context(), query))(w.t)
-	defer rows.Close()
-	for rows.Next() {
-		var text string
-		require.OK(w.t, rows.Scan(&text))
-		all = append(all, text)
+	for _, row := range stack.RowsOf(w.t, w.db, query) {
+		all = append(all, slices.Collect(maps.Values(row))...)
 	}
-	require.OK(w.t, rows.Err())
 	return all
 }
 
@@ -119,22 +111,18 @@ func bodyOf(key string) string { return `{"order_sn":"` + key + `"}` }
 // fill writes n rows fast, of which each tenth is left open.
 func (w *world) fill(n int) {
 	w.t.Helper()
-	for from := 0; from < n; from += 10_000 {
-		var b strings.Builder
-		b.WriteString("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
-			"consumer_times, consumer_timestamp) VALUES ")
-		for i := from; i < min(n, from+10_000); i++ {
-			if i > from {
-				b.WriteString(",")
-			}
-			status := 1
-			if i%10 == 0 {
-				status = i / 10 % 2 * 2
-			}
-			fmt.Fprintf(&b, "('%s','order_cancel','2026%09d','{\"order_sn\":\"2026%09d\",\"items\":[{\"sku_id\":1001,"+
-				"\"quantity\":2}]}',%d,1,'2026-11-01 10:00:00')", oldGroup, i, i, status)
+	values := make([]string, n)
+	for i := range values {
+		status := 1
+		if i%10 == 0 {
+			status = i / 10 % 2 * 2
 		}
-		w.exec(b.String())
+		values[i] = fmt.Sprintf("('%s','order_cancel','2026%09d','{\"order_sn\":\"2026%09d\",\"items\":[{\"sku_id\":1001,"+
+			"\"quantity\":2}]}',%d,1,'2026-11-01 10:00:00')", oldGroup, i, i, status)
+	}
+	for some := range slices.Chunk(values, 10_000) {
+		w.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
+			"consumer_times, consumer_timestamp) VALUES " + strings.Join(some, ","))
 	}
 }
 
@@ -154,14 +142,6 @@ func (w *world) want(what string, r Report, want map[Kind]int) {
 	for _, k := range slices.AppendSeq(slices.Collect(maps.Keys(want)), maps.Keys(r.Counts)) {
 		assert.Is(w.t, r.Counts[k], want[k], "%s: of %s", what, k)
 	}
-}
-
-// big is how many rows the large test has.
-func big() int {
-	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
-		return 1_000_000
-	}
-	return 20_000
 }
 
 // doubts are what a daemon would be told of the old table.
