@@ -19,29 +19,6 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-func TestReserveTakesAllOrNothing(t *testing.T) {
-	w := newWorld(t)
-	w.goods(10, 1, 2)
-	require.OK(t, w.reserve("a", item(2, 3), item(1, 10)))
-	w.wantReservations("a", "1×10 reserved, 2×3 reserved")
-	w.wantAmount(1, 0)
-	w.wantAmount(2, 7)
-	err := w.reserve("b", item(1, 1), item(2, 1))
-	assert.That(t, is(err, stock.ErrOutOfStock) && strings.Contains(err.Error(),
-		`order "b": sku 1: out of stock: asked for 1, `+`left are 0`), "error is %v", err)
-	w.wantReservations("b", "")
-	w.wantAmount(2, 7)
-}
-
-func TestReserveAgainIsDone(t *testing.T) {
-	w := newWorld(t)
-	w.goods(10, 1, 2)
-	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
-	require.OK(t, w.reserve("a", item(2, 2), item(1, 1)))
-	w.wantAmount(1, 9)
-	w.wantAmount(2, 8)
-}
-
 // A call of more items than one statement takes inserts rows of its own before it meets those of an earlier call.
 func TestReserveTakesNothingForFree(t *testing.T) {
 	w := newWorld(t)
@@ -95,25 +72,6 @@ func TestReserveRefuses(t *testing.T) {
 			w.wantAmount(2, 10)
 		})
 	}
-}
-
-func TestConfirmIsFinal(t *testing.T) {
-	w := newWorld(t)
-	w.goods(10, 1, 2)
-	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
-	require.OK(t, w.confirm("a"))
-	require.OK(t, w.confirm("a"))
-	w.wantReservations("a", "1×1 deducted, 2×2 deducted")
-	w.wantAmount(1, 9)
-
-	require.OK(t, w.reserve("b", item(1, 1), item(2, 2)))
-	require.OK(t, w.rollback(stock.Options{}, message("b", "k", item(1, 1))))
-	for order, want := range map[string]error{
-		"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid,
-	} {
-		assert.Error(t, w.confirm(order), want, "Confirm of %q", order)
-	}
-	w.wantReservations("b", "1×1 released stock.rollback/k, 2×2 reserved")
 }
 
 func TestErrorsOfTheDatabasePassThrough(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,98 +19,141 @@ import (
 
 var refuse = stock.Options{Empty: stock.Refuse}
 
-func TestRollbackReturnsWhatWasReserved(t *testing.T) {
-	w := newWorld(t, 1, 2, 3)
-	require.OK(t, w.reserve("a", item(2, 5), item(1, 7)))
-	w.wantAmount(1, 93)
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 7), item(2, 5))))
-	w.wantAll(100, 1, 2)
-	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×5 released stock.rollback/k1")
-	w.wantReleases(2)
-	versions := stack.One[string](t, w.db, "SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock")
-	if versions != "2,2,0" { // one change by Reserve, one by Rollback
-		t.Errorf("versions are %s", versions)
-	}
+// sentinels are the errors by their words.
+var sentinels = map[string]error{
+	"": nil, "invalid": stock.ErrInvalid, "quantity": stock.ErrQuantity, "deducted": stock.ErrDeducted,
+	"no reservation": stock.ErrNoReservation, "out of stock": stock.ErrOutOfStock, "refused": stock.ErrRefused,
+	"released": stock.ErrReleased,
 }
 
-func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
-	w := newWorld(t, 1, 2, 3)
-	require.OK(t, w.reserve("a", item(1, 1), item(2, 2), item(3, 3)))
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(2, 2))))
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k2")))
-	w.wantReservations("a", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k1, 3×3 released "+
-		"stock.rollback/k2")
-	for sku := range int64(3) {
-		w.wantAmount(sku+1, 100)
-	}
-}
-
-func TestRollbackLeavesDeductedRowsBesideReservedOnes(t *testing.T) {
-	w := newWorld(t, 1, 2)
-	require.OK(t, w.reserve("a", item(1, 1)))
-	require.OK(t, w.confirm("a"))
-	require.OK(t, w.reserve("a", item(2, 2)))
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k1")))
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k2")))
-	w.wantReservations("a", "1×1 deducted, 2×2 released stock.rollback/k1")
-}
-
-func TestRollbackTwiceHasOneEffect(t *testing.T) {
-	t.Parallel()
-	for name, items := range map[string][]stock.Item{"items": {item(1, 7)}, "whole order": nil} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1)
-			require.OK(t, w.reserve("a", item(1, 7)))
-			require.OK(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("a", "k2", items...)))
-			require.OK(t, w.rollback(stock.Options{}, message("a", "k1", items...)))
-			w.wantReservations("a", "1×7 released stock.rollback/k1")
-			require.OK(t, w.rollback(refuse, message("a", "k3", items...)))
-			w.wantAmount(1, 100)
-			marked := "1×7 released stock.rollback/k1"
-			if items == nil {
-				marked = "0×0 refused stock.rollback/k3, " + marked
+// play makes calls, each of which may end in ": ERROR", of the first request where there are several: "reserve ORDER
+// ITEMS", "confirm ORDER", "rollback REQUESTS", and "refuse REQUESTS", which rolls back with that policy. A request is
+// ORDER/KEY or ORDER/TAG/KEY with items. Compared are "ORDER is ROWS", "left
+// AMOUNTS" and "versions NUMBERS" of all goods, and "released N" rows.
+func (w *world) play(steps ...string) {
+	w.t.Helper()
+	for _, step := range steps {
+		call, wrong, _ := strings.Cut(step, ": ")
+		name, args, _ := strings.Cut(call, " ")
+		want := sentinels[wrong]
+		if order, rows, is := strings.Cut(call, " is "); is {
+			w.wantReservations(order, strings.ReplaceAll(rows, " k", " stock.rollback/k"))
+			continue
+		}
+		switch name {
+		case "left", "versions":
+			column := map[string]string{"left": "amount", "versions": "version"}[name]
+			got := stack.One[string](w.t, w.db, "SELECT GROUP_CONCAT("+column+" ORDER BY sku_id SEPARATOR ' ') FROM stock")
+			assert.Is(w.t, got, args, "%s", name)
+		case "released":
+			w.wantReleases(require.Get(strconv.Atoi(args))(w.t))
+		case "reserve":
+			order, items := itemsOf(args)
+			assert.Error(w.t, w.reserve(order, items...), want, "%s", step)
+		case "confirm":
+			assert.Error(w.t, w.confirm(args), want, "%s", step)
+		default:
+			var requests []stock.Request
+			for text := range strings.SplitSeq(args, ", ") {
+				id, items := itemsOf(text)
+				names := strings.Split(id, "/")
+				r := message(names[0], names[len(names)-1], items...)
+				if len(names) == 3 {
+					r.Tag = names[1]
+				}
+				requests = append(requests, r)
 			}
-			w.wantReservations("a", marked)
-			w.wantReleases(1)
-		})
+			err := w.rollback(map[string]stock.Options{"refuse": refuse}[name], requests...)
+			if want != nil {
+				wantBlame(w.t, err, map[int]error{0: want})
+				continue
+			}
+			assert.OK(w.t, err, step)
+		}
 	}
 }
 
-// Two messages that share an order are marked row by row; others order by order. Both keep whose release it was.
-func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
-	w := newWorld(t, 1, 2, 3)
-	for _, order := range []string{"a", "b", "c"} {
-		require.OK(t, w.reserve(order, item(1, 1), item(2, 2), item(3, 3)))
+// itemsOf reads "NAME 1×7 2×5".
+func itemsOf(text string) (name string, items []stock.Item) {
+	fields := strings.Fields(text)
+	for _, field := range fields[1:] {
+		var it stock.Item
+		_, _ = fmt.Sscanf(field, "%d×%d", &it.SKU, &it.Quantity) // without a number it is invalid
+		items = append(items, it)
 	}
-	other := message("c", "k4")
-	other.Tag = "order.cancelled"
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 1)), message("b", "k2", item(3, 3), item(2, 2),
-		item(1, 1)),
-		message("a", "k3", item(3, 3), item(1, 1)), other))
-	w.wantReservations("a", "1×1 released stock.rollback/k1, 2×2 reserved, 3×3 released stock.rollback/k3")
-	w.wantReservations("b", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k2, 3×3 released "+
-		"stock.rollback/k2")
-	w.wantReservations("c", "1×1 released order.cancelled/k4, 2×2 released order.cancelled/k4, 3×3 released "+
-		"order.cancelled/k4")
-	w.wantAmount(1, 100)
-	w.wantAmount(2, 98)
-	w.wantAmount(3, 100)
+	return fields[0], items
 }
 
-// The names have the same CRC-32, by which a statement finds a row's message.
-func TestRollbackTellsCollidingOrdersApart(t *testing.T) {
-	w := newWorld(t, 1, 2)
-	for _, order := range []string{"plumless", "buckeroo", "other"} {
-		require.OK(t, w.reserve(order, item(1, 1), item(2, 1)))
+// Whatever services and rollbacks do one after the other, of a hundred pieces of each of three goods: who comes first
+// has it, what comes again has no second effect, and each row says whose it is.
+func TestEachWayOfAnOrderEndsInItsRows(t *testing.T) {
+	t.Parallel()
+	const whole = "0×0 refused k1, "
+	for name, steps := range map[string][]string{
+		"reserve takes all or nothing": {"reserve a 2×3 1×100", "a is 1×100 reserved, 2×3 reserved", "left 0 97 100",
+			"reserve b 1×1 2×1: out of stock", "b is ", "left 0 97 100"},
+		"reserve again is done": {"reserve a 1×1 2×2", "reserve a 2×2 1×1", "left 99 98 100"},
+		"confirm is final": {"reserve a 1×1 2×2", "confirm a", "confirm a", "a is 1×1 deducted, 2×2 deducted",
+			"left 99 98 100",
+			"reserve b 1×1 2×2", "rollback b/k 1×1", "confirm b: released", "confirm none: no reservation",
+			"confirm: invalid", "b is 1×1 released k, 2×2 reserved"},
+		"rollback returns what was reserved": {"reserve a 2×5 1×7", "left 93 95 100", "rollback a/k1 1×7 2×5",
+			"left 100 100 100",
+			"a is 1×7 released k1, 2×5 released k1", "released 2",
+			"versions 2 2 0"}, // one change by reserve, one by rollback,
+		"without items it returns what is still reserved": {"reserve a 1×1 2×2 3×3", "rollback a/k1 2×2", "rollback a/k2",
+			"a is 1×1 released k2, 2×2 released k1, 3×3 released k2", "left 100 100 100"},
+		"deducted rows stay beside reserved ones": {"reserve a 1×1", "confirm a", "reserve a 2×2", "rollback a/k1",
+			"rollback a/k2",
+			"a is 1×1 deducted, 2×2 released k1"},
+		"twice, with items": {"reserve a 1×7", "rollback a/k1 1×7, a/k2 1×7", "rollback a/k1 1×7", "a is 1×7 released k1",
+			"refuse a/k3 1×7", "left 100 100 100", "a is 1×7 released k1", "released 1"},
+		"twice, whole": {"reserve a 1×7", "rollback a/k1, a/k2", "rollback a/k1", "a is 1×7 released k1",
+			"refuse a/k3", "left 100 100 100", "a is 0×0 refused k3, 1×7 released k1", "released 1"},
+		"rows of an order that two messages share, and of others": {"reserve a 1×1 2×2 3×3", "reserve b 1×1 2×2 3×3",
+			"reserve c 1×1 2×2 3×3", "rollback a/k1 1×1, b/k2 3×3 2×2 1×1, a/k3 3×3 1×1, c/order.cancelled/4",
+			"a is 1×1 released k1, 2×2 reserved, 3×3 released k3", "b is 1×1 released k2, 2×2 released k2, 3×3 released k2",
+			"c is 1×1 released order.cancelled/4, 2×2 released order.cancelled/4, 3×3 released order.cancelled/4",
+			"left 100 98 100"},
+		// The first two have the same CRC-32, by which a statement finds a row's message.
+		"orders that collide": {"reserve plumless 1×1 2×1", "reserve buckeroo 1×1 2×1", "reserve other 1×1 2×1",
+			"rollback plumless/k1 1×1, buckeroo/k2 1×1, other/k3", "rollback plumless/k4, buckeroo/k5, other/k6",
+			"plumless is 1×1 released k1, 2×1 released k4", "buckeroo is 1×1 released k2, 2×1 released k5",
+			"other is 1×1 released k3, 2×1 released k3", "left 100 100 100"},
+		"who is blamed shadows no other of its order": {"reserve a 1×1 2×2",
+			"rollback a/wrong 1×1 2×9, a/k 1×1 2×2: quantity",
+			"rollback a/k 1×1 2×2", "a is 1×1 released k, 2×2 released k"},
+		"refused items stay so, whatever the policy is now": {"refuse a/k1 1×7 2×1, a/k2 1×7 2×1",
+			"a is 1×7 refused k1, 2×1 refused k1", "reserve a 1×7: refused", "confirm a: refused", "refuse a/k3 1×7",
+			"rollback a/k3 1×7", "rollback a/k4", "a is 1×7 refused k1, 2×1 refused k1", "left 100 100 100"},
+		"a refused order stays so": {"refuse a/k1, a/k2", "a is 0×0 refused k1", "reserve a 1×7: refused",
+			"confirm a: refused",
+			"refuse a/k3 1×7", "rollback a/k3 1×7", "rollback a/k4", "a is 0×0 refused k1", "left 100 100 100"},
+		"refuse releases what is reserved": {"reserve a 1×7", "refuse a/k1 1×7 2×1, b/k2 2×2",
+			"a is 1×7 released k1, 2×1 refused k1", "b is 2×2 refused k2", "left 100 100 100"},
+		// A rollback without items ends the order: what comes late is refused, before and behind the skus that it has.
+		"a part is reserved": append([]string{"reserve a 2×5"}, wholeEnds(whole+"2×5 released k1", "left 100 100 100")...),
+		"a part was released before": append([]string{"reserve a 2×5", "refuse a/k0 2×5"},
+			wholeEnds(whole+"2×5 released k0", "left 100 100 100")...),
+		"a part was refused before": append([]string{"refuse a/k0 2×5"}, wholeEnds(whole+"2×5 refused k0",
+			"left 100 100 100")...),
+		"a part is deducted, another reserved": append([]string{"reserve a 2×5", "confirm a", "reserve a 3×1"},
+			wholeEnds(whole+"2×5 deducted, 3×1 released k1", "left 100 95 100")...),
+		"what was given back says so": {"reserve a 2×5", "refuse a/k1", "reserve a 2×5: released",
+			"confirm a: released"},
+		"a deducted order is blamed and not marked": {"reserve a 1×5", "confirm a", "refuse a/k1: deducted",
+			"a is 1×5 deducted"},
+		"with retry a late part is another matter": {"reserve a 2×5", "rollback a/k1", "reserve a 1×7",
+			"a is 1×7 reserved, 2×5 released k1"},
+	} {
+		t.Run(name, func(t *testing.T) { newWorld(t, 1, 2, 3).play(steps...) })
 	}
-	require.OK(t, w.rollback(stock.Options{}, message("plumless", "k1", item(1, 1)), message("buckeroo", "k2", item(1, 1)),
-		message("other", "k3")))
-	require.OK(t, w.rollback(stock.Options{}, message("plumless", "k4"), message("buckeroo", "k5"),
-		message("other", "k6")))
-	w.wantReservations("plumless", "1×1 released stock.rollback/k1, 2×1 released stock.rollback/k4")
-	w.wantReservations("buckeroo", "1×1 released stock.rollback/k2, 2×1 released stock.rollback/k5")
-	w.wantReservations("other", "1×1 released stock.rollback/k3, 2×1 released stock.rollback/k3")
-	w.wantAmount(1, 100)
+}
+
+// wholeEnds is what follows when order a is refused as a whole.
+func wholeEnds(rows, left string) []string {
+	return []string{"refuse a/k1", "a is " + rows, "reserve a 1×7: refused", "reserve a 4×7: refused", left,
+		"refuse a/k2, a/k3 1×7", "rollback a/k4, a/k5 1×7", "a is " + rows}
 }
 
 // An order number is bytes: no case, no accents, no padding, no quoting.
@@ -279,107 +323,6 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 			w.wantReservations(order("good"), want)
 		})
 	}
-}
-
-// A request that is blamed must not shadow another one of the same order.
-func TestRollbackJudgesARequestAsIfTheBlamedOneWereAbsent(t *testing.T) {
-	w := newWorld(t, 1, 2)
-	require.OK(t, w.reserve("a", item(1, 1), item(2, 2)))
-	wrong, right := message("a", "wrong", item(1, 1), item(2, 9)), message("a", "right", item(1, 1), item(2, 2))
-	wantBlame(t, w.rollback(stock.Options{}, wrong, right), map[int]error{0: stock.ErrQuantity})
-	require.OK(t, w.rollback(stock.Options{}, right))
-	w.wantReservations("a", "1×1 released stock.rollback/right, 2×2 released stock.rollback/right")
-}
-
-func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name    string
-		items   []stock.Item
-		refused string
-	}{
-		{"items", []stock.Item{item(1, 7), item(2, 1)}, "1×7 refused stock.rollback/k1, 2×1 refused stock.rollback/k1"},
-		{"whole order", nil, "0×0 refused stock.rollback/k1"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, 1, 2)
-			require.OK(t, w.rollback(refuse, message("a", "k1", test.items...), message("a", "k2", test.items...)))
-			w.wantReservations("a", test.refused)
-			assert.Error(t, w.reserve("a", item(1, 7)), stock.ErrRefused, "Reserve after the rollback")
-			assert.Error(t, w.confirm("a"), stock.ErrRefused, "Confirm after the rollback")
-			for _, o := range []stock.Options{refuse, {Empty: stock.Retry}} { // refused is done, whatever the policy is now
-				require.OK(t, w.rollback(o, message("a", "k3", item(1, 7))))
-			}
-			require.OK(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k4")))
-			w.wantReservations("a", test.refused)
-			w.wantAmount(1, 100)
-		})
-	}
-}
-
-// A rollback without items ends the order, also one that is reserved in parts: what had been reserved goes back, and
-// what comes late is refused, whichever sku it is.
-func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
-	w := newWorld(t, 1, 2, 3)
-	retry := stock.Options{Empty: stock.Retry}
-	part := func(order string) { require.OK(t, w.reserve(order, item(2, 5))) }
-	for name, test := range map[string]struct {
-		given func(order string)
-		want  string
-	}{
-		"a part is reserved": {part, "2×5 released stock.rollback/k1"},
-		"a part was released before": {func(order string) {
-			part(order)
-			require.OK(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
-		}, "2×5 released stock.rollback/k0"},
-		"a part was refused before": {func(order string) {
-			require.OK(t, w.rollback(refuse, message(order, "k0", item(2, 5))))
-		}, "2×5 refused stock.rollback/k0"},
-		"a part is deducted, another reserved": {func(order string) {
-			part(order)
-			require.OK(t, w.confirm(order))
-			require.OK(t, w.reserve(order, item(3, 1)))
-		}, "2×5 deducted, 3×1 released stock.rollback/k1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w.t = t
-			test.given(name)
-			require.OK(t, w.rollback(refuse, message(name, "k1")))
-			want := "0×0 refused stock.rollback/k1, " + test.want
-			w.wantReservations(name, want)
-			for _, late := range []int64{1, 4} { // before and behind the skus that the order has
-				assert.Error(t, w.reserve(name, item(late, 7)), stock.ErrRefused, "Reserve of sku %d after the rollback", late)
-			}
-			w.wantAmount(1, 100)
-			require.OK(t, w.rollback(refuse, message(name, "k2"), message(name, "k3", item(1, 7))))
-			require.OK(t, w.rollback(retry, message(name, "k4"), message(name, "k5", item(1, 7))))
-			w.wantReservations(name, want)
-		})
-	}
-	w.t = t
-	// what was given back says so; an order that is deducted altogether is blamed and not marked; with retry a late part
-	// is another matter
-	again, late := w.reserve("a part is reserved", item(2, 5)), w.confirm("a part is reserved")
-	assert.That(t, is(again, stock.ErrReleased) && is(late, stock.ErrReleased),
-		"after the rollback: Reserve %v, Confirm %v, want ErrReleased", again, late)
-	require.OK(t, w.reserve("final", item(1, 5)))
-	require.OK(t, w.confirm("final"))
-	wantBlame(t, w.rollback(refuse, message("final", "k1")), map[int]error{0: stock.ErrDeducted})
-	w.wantReservations("final", "1×5 deducted")
-	require.OK(t, w.reserve("parts", item(2, 5)))
-	require.OK(t, w.rollback(retry, message("parts", "k1")))
-	require.OK(t, w.reserve("parts", item(1, 7)))
-	w.wantReservations("parts", "1×7 reserved, 2×5 released stock.rollback/k1")
-}
-
-func TestRefusingRollbackReleasesWhatIsReserved(t *testing.T) {
-	w := newWorld(t, 1, 2)
-	require.OK(t, w.reserve("a", item(1, 7)))
-	require.OK(t, w.rollback(refuse, message("a", "k1", item(1, 7), item(2, 1)), message("b", "k2", item(2, 2))))
-	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×1 refused stock.rollback/k1")
-	w.wantReservations("b", "2×2 refused stock.rollback/k2")
-	w.wantAll(100, 1, 2)
 }
 
 // More of everything than one statement takes; neighbouring skus that a float64 cannot tell apart.
