@@ -116,11 +116,7 @@ func (backend) Die(*testing.T, lock.Locker) {}
 
 func (backend) Marks() bool { return true }
 
-func (b backend) Spoil(t *testing.T, name lock.Name) { setKey(t, b.admin, name, "nobody's") }
-
-func (b backend) Forget(t *testing.T, name lock.Name) {
-	setKey(t, b.admin, name, "lock:host/1/gone/0/7")
-}
+func (b backend) Set(t *testing.T, name lock.Name, value string) { setKey(t, b.admin, name, value) }
 
 func setKey(t *testing.T, admin redis.UniversalClient, name lock.Name, value string) {
 	t.Helper()

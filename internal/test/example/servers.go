@@ -54,6 +54,13 @@ func (s *Servers) Closes(db *gorm.DB) {
 	s.t.Cleanup(func() { _ = pool.Close() })
 }
 
+// Opened is a database that was opened, and is closed at the end.
+func (s *Servers) Opened(db *gorm.DB, _ []string, err error) *gorm.DB {
+	must.OK(err)
+	s.Closes(db)
+	return db
+}
+
 // Redis starts a Redis alone.
 func Redis() (url string, end func()) {
 	t := &rig{}
