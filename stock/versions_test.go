@@ -169,33 +169,39 @@ func (w *world) formerlyReserve(order string) {
 func (w *world) formerlyRollback(order, key string) (released int, err error) {
 	err = again(func() error {
 		return w.tx(func(tx *gorm.DB) error {
-			released = 0
-			var rows []struct {
-				SKU    int64 `gorm:"column:sku_id"`
-				Status int
-			}
-			if err := tx.Raw(formerLook, []byte(order)).Scan(&rows).Error; err != nil {
+			pool := tx.Statement.ConnPool
+			rows, err := pool.QueryContext(w.t.Context(), formerLook, []byte(order))
+			if err != nil {
 				return err
 			}
-			for _, r := range rows {
-				if r.Status == 1 {
-					released++
+			var reserved []int64
+			for rows.Next() {
+				var sn string
+				var sku, quantity, status int64
+				if err := rows.Scan(&sn, &sku, &quantity, &status); err != nil {
+					return err
+				}
+				if status == 1 {
+					reserved = append(reserved, sku)
 				}
 			}
-			if released == 0 {
-				return nil
+			if err := rows.Close(); err != nil || len(reserved) == 0 {
+				return err
 			}
-			if res := tx.Exec(formerRelease, "stock.rollback", key, []byte(order)); res.Error != nil ||
-				res.RowsAffected != int64(released) {
-				return fmt.Errorf("%d rows changed, want %d: %w", res.RowsAffected, released, res.Error)
+			res, err := pool.ExecContext(w.t.Context(), formerRelease, "stock.rollback", key, []byte(order))
+			if err != nil {
+				return err
 			}
-			for _, r := range rows {
-				if r.Status == 1 {
-					if err := tx.Exec(formerRestock, 1, r.SKU).Error; err != nil {
-						return err
-					}
+			n, err := res.RowsAffected()
+			if err != nil || int(n) != len(reserved) {
+				return fmt.Errorf("%d rows changed, want %d: %w", n, len(reserved), err)
+			}
+			for _, sku := range reserved {
+				if _, err := pool.ExecContext(w.t.Context(), formerRestock, 1, sku); err != nil {
+					return err
 				}
 			}
+			released = int(n)
 			return nil
 		})
 	})
