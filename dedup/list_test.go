@@ -474,18 +474,6 @@ func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 
 }
 
-func TestSchemaIDIsKeptAndUnique(t *testing.T) {
-	w := newWorld(t)
-	id, err := w.log.SchemaID(t.Context())
-	require.That(t, err == nil && len(id) == 36, "id %q, %v", id, err)
-	w.migrate(MigrateOptions{})
-	assert.Is(t, require.Get(w.log.SchemaID(t.Context()))(t), id, "after another migrate")
-	other, err := newWorldOn(t, stack.MySQL(t)).log.SchemaID(t.Context())
-	assert.That(t, other != id && err == nil, "another schema: %q, %v", other, err)
-	_, err = worldOf(t, "", open(t, stack.MySQL(t))).log.SchemaID(t.Context())
-	assert.Error(t, err, ErrSchema, "without a schema")
-}
-
 func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	db := open(t, "u:p@tcp(127.0.0.1:1)/d")
 	good := LogOptions{Table: "consumer_log", Lease: time.Second, Delays: []time.Duration{time.Second}, MaxAttempts: 1}

@@ -51,12 +51,17 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	status(MigrateOptions{})
 	assert.Is(t, w.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"), 0, "tables")
 	assert.Error(t, CheckSchema(t.Context(), w.db, "consumer_log"), ErrSchema, "check")
+	_, err := w.log.SchemaID(t.Context())
+	assert.Error(t, err, ErrSchema, "the schema's id")
 	w.migrate(MigrateOptions{})
+	id := require.Get(w.log.SchemaID(t.Context()))(t)
+	assert.Is(t, len(id), 36, "the length of %s", id)
 	status(withSeats(), "log")
 	assert.OK(t, w.insertSuccess(entryOf(key("k"))))
 	for range 2 {
 		w.migrate(withSeats())
 		status(withSeats(), "log", "seats")
+		assert.Is(t, require.Get(w.log.SchemaID(t.Context()))(t), id, "the schema's id")
 	}
 	w.exec("INSERT INTO seat (id) VALUES (1)")
 	for query, want := range map[string]int{

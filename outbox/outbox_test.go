@@ -1,0 +1,361 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/outbox"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is a fresh schema with the outbox in it.
+type world struct {
+	*testing.T
+	dsn string
+	g   *gorm.DB
+	db  *sql.DB
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	w := &world{T: t, dsn: stack.MySQL(t)}
+	w.g = w.open(mysqldb.Options{})
+	w.db = require.Get(w.g.DB())(w)
+	stack.Tables(t, w.dsn, "outbox", func() { require.OK(w, outbox.Migrate(t.Context(), w.g)) })
+	return w
+}
+
+func (w *world) open(o mysqldb.Options) *gorm.DB {
+	w.Helper()
+	g := require.First(mysqldb.Open(w.Context(), w.dsn, o))(w)
+	pool := require.Get(g.DB())(w)
+	w.Cleanup(func() { _ = pool.Close() })
+	return g
+}
+
+// tx does something in a transaction, committed when it returns nil.
+func (w *world) tx(do func(tx *sql.Tx) error) error {
+	tx, err := w.db.BeginTx(w.Context(), nil)
+	if err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
+}
+
+func (w *world) put(msgs ...outbox.Message) error {
+	return w.tx(func(tx *sql.Tx) error { return outbox.Put(w.Context(), tx, msgs...) })
+}
+
+func (w *world) cancel(tag, key string) (inTime bool) {
+	w.Helper()
+	require.OK(w, w.tx(func(tx *sql.Tx) (err error) {
+		inTime, err = outbox.Cancel(w.Context(), tx, tag, key)
+		return err
+	}))
+	return inTime
+}
+
+func message(key, body string) outbox.Message {
+	return outbox.Message{Tag: "t", Key: key, Body: []byte(body)}
+}
+
+// rows are all waiting messages, as tag/key=body.
+func (w *world) rows() (all []string) {
+	w.Helper()
+	for _, r := range stack.RowsOf(w, w.db, "SELECT msg_tag, msg_key, body FROM rollbackd_outbox ORDER BY 1, 2") {
+		all = append(all, r["msg_tag"]+"/"+r["msg_key"]+"="+r["body"])
+	}
+	return all
+}
+
+func TestAMessageIsThereWhenItsTransactionIsCommittedAndNotOtherwise(t *testing.T) {
+	w := newWorld(t)
+	rolledBack := errors.New("the order could not be cancelled")
+	err := w.tx(func(tx *sql.Tx) error {
+		require.OK(w, outbox.Put(t.Context(), tx, message("lost", "x")))
+		return rolledBack
+	})
+	if !errors.Is(err, rolledBack) {
+		t.Fatal(err)
+	}
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "kept", Value: map[string]int{"n": 1}}))
+	assert.Equal(t, w.rows(), []string{`t/kept={"n":1}`}, "the outbox holds")
+}
+
+func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
+	for name, o := range map[string]mysqldb.Options{"changed rows": {}, "found rows": {}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if name == "found rows" { // a producer's pool may count what was found
+				connector := require.First(mysqldb.FoundRowsConnector(w.dsn, o))(w)
+				w.db = sql.OpenDB(connector)
+				t.Cleanup(func() { _ = w.db.Close() })
+			}
+			one := outbox.Message{Tag: "t", Key: "1", Body: []byte("one"), NotBefore: time.Now().Add(time.Hour)}
+			require.OK(w, w.put(one, one))
+			again := one
+			again.NotBefore = time.Time{}
+			require.OK(w, w.put(again, message("2", "two")))
+
+			other := message("1", "other")
+			err := w.put(message("3", "three"), other)
+			assert.That(t, errors.Is(err, outbox.ErrConflict) && strings.Contains(err.Error(), `t/"1"`),
+				"another body was answered with %v", err)
+			assert.Error(t, w.put(one, other), outbox.ErrConflict, "two bodies at once were answered with")
+			assert.Equal(t, w.rows(), []string{"t/1=one", "t/2=two"}, "the outbox holds")
+			assert.That(t, stack.One[bool](t, w.db, "SELECT next_at > UTC_TIMESTAMP(6) + INTERVAL 50 MINUTE AND next_at = "+
+				"due_at FROM rollbackd_outbox WHERE msg_key = '1'"), "the message that was put again does not keep its time")
+		})
+	}
+}
+
+func TestManyMessagesGoInFewStatements(t *testing.T) {
+	w := newWorld(t)
+	msgs := make([]outbox.Message, 1201)
+	for i := range msgs {
+		msgs[i] = outbox.Message{Tag: "t", Key: strings.Repeat("k", i%200+1) + string(rune('a'+i/200)), Body: []byte("x")}
+	}
+	require.OK(w, w.put(msgs...))
+	assert.Is(t, len(w.rows()), len(msgs), "messages are there")
+	big := outbox.Message{Tag: "t", Body: []byte(strings.Repeat("x", outbox.MaxBody))}
+	var bigs []outbox.Message
+	for i := range 100 { // more than a server takes in one statement
+		big.Key = "big" + string(rune('0'+i%10)) + string(rune('0'+i/10))
+		bigs = append(bigs, big)
+	}
+	require.OK(w, w.put(bigs...))
+}
+
+func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
+	w := newWorld(t)
+	good := message("k", "{}")
+	type message = outbox.Message
+	for name, c := range map[string]struct {
+		spoil func(m *message)
+		words string
+		as    error // besides ErrInvalid
+	}{
+		"no tag":           {func(m *message) { m.Tag = "" }, "the tag is empty", dedup.ErrIdentity},
+		"long key":         {func(m *message) { m.Key = strings.Repeat("k", 256) }, "key has 256 bytes", dedup.ErrIdentity},
+		"control in key":   {func(m *message) { m.Key = "a\x00" }, "holds a control character", dedup.ErrIdentity},
+		"reserved tag":     {func(m *message) { m.Tag = "rollbackd.x" }, "which is reserved", nil},
+		"large body":       {func(m *message) { m.Body = make([]byte, outbox.MaxBody+1) }, "262145 bytes", nil},
+		"body and value":   {func(m *message) { m.Value = 1 }, "a Body and a Value", nil},
+		"bad value":        {func(m *message) { m.Body, m.Value = nil, make(chan int) }, "unsupported type", nil},
+		"long routing key": {func(m *message) { m.RoutingKey = strings.Repeat("k", 256) }, "routing key has 256", nil},
+		"bad header":       {func(m *message) { m.Headers = map[string]any{"h": []int{1}} }, "a []int", nil},
+		"two times":        {func(m *message) { m.Delay, m.NotBefore = 1, time.Now() }, "a Delay and a NotBefore", nil},
+		"negative delay":   {func(m *message) { m.Delay = -1 }, "negative", nil},
+		"absurd time":      {func(m *message) { m.NotBefore = time.Unix(1<<40, 0) }, "in the year", nil},
+	} {
+		bad := good
+		c.spoil(&bad)
+		err := w.put(good, bad)
+		assert.That(t, errors.Is(err, outbox.ErrInvalid) && (c.as == nil || errors.Is(err, c.as)) &&
+			strings.Contains(err.Error(), c.words), "%s: %v", name, err)
+	}
+	assert.Is(t, len(w.rows()), 0, "the outbox holds")
+}
+
+func TestAPoolOrAConnectionIsRefused(t *testing.T) {
+	w := newWorld(t)
+	conn := require.Get(w.db.Conn(t.Context()))(w)
+	defer conn.Close()
+	for name, pool := range map[string]outbox.Tx{
+		"pool": w.db, "connection": conn, "gorm": w.g.Statement.ConnPool, "nil": nil,
+	} {
+		err := outbox.Put(t.Context(), pool, outbox.Message{Tag: "t", Key: "k"})
+		assert.Error(t, err, outbox.ErrNoTransaction, "put, %s", name)
+		_, err = outbox.Cancel(t.Context(), pool, "t", "k")
+		assert.That(t, errors.Is(err, outbox.ErrNoTransaction), "cancel, %s: %v", name, err)
+	}
+	tx := w.g.Begin()
+	require.OK(w, outbox.Put(t.Context(), tx.Statement.ConnPool, outbox.Message{Tag: "t", Key: "k"}))
+	require.OK(w, tx.Commit().Error)
+	assert.Is(t, len(w.rows()), 1, "the outbox holds")
+}
+
+func TestCancelSaysWhetherItWasInTime(t *testing.T) {
+	w := newWorld(t)
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, message("claimed", "")))
+	stack.Exec(t, w.db, "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
+	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
+		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
+	}
+	assert.Equal(t, w.rows(), []string{"t/claimed="}, "the outbox holds")
+}
+
+// Two that delete what is absent and then insert beside it deadlock under REPEATABLE READ, with a plain DELETE.
+func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
+	w := newWorld(t)
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "a"}, outbox.Message{Tag: "t", Key: "z"}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var txs [2]*sql.Tx
+	for i := range txs {
+		tx := require.Get(w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(w)
+		defer tx.Rollback()
+		require.Get(outbox.Cancel(ctx, tx, "t", []string{"m1", "m2"}[i]))(w)
+		txs[i] = tx
+	}
+	for i, tx := range txs { // if they wait for each other, that ends with an error
+		require.OK(w, outbox.Put(ctx, tx, outbox.Message{Tag: "t", Key: []string{"m11", "m22"}[i]}))
+	}
+	for _, tx := range txs {
+		require.OK(w, tx.Commit())
+	}
+}
+
+// standing puts one row of each kind, as relays leave them, and returns the rows.
+func (w *world) standing() outbox.Rows {
+	w.Helper()
+	var all []outbox.Message
+	for _, key := range []string{"parked", "refused", "due", "in hand", "in hand again", "stale"} {
+		all = append(all, message(key, "{}"))
+	}
+	require.OK(w, w.put(append(all, outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
+		outbox.Message{Tag: "u", Key: "parked", Body: []byte("other"), ContentType: "text/plain",
+			Headers: map[string]any{"a": 1}})...))
+	for key, set := range map[string]string{
+		"parked": "owner = 'x', tries = 9, failed_at = '2020-01-01', parked_at = '2020-01-02', reason = 'nobody', " +
+			"next_at = '9999-12-31'",
+		"refused": "owner = 'x', tries = 2, failed_at = UTC_TIMESTAMP(6), reason = 'no', next_at = next_at + " +
+			"INTERVAL 1 MINUTE",
+		"in hand":       "owner = 'x', next_at = next_at + INTERVAL 30 SECOND",
+		"in hand again": "owner = 'x', tries = 1, failed_at = UTC_TIMESTAMP(6), next_at = next_at + INTERVAL 30 SECOND",
+		"stale":         "owner = 'x', due_at = due_at - INTERVAL 1 HOUR, next_at = due_at",
+	} {
+		stack.Exec(w, w.db, "UPDATE rollbackd_outbox SET "+set+" WHERE msg_key = ?", key)
+	}
+	return outbox.Rows{DB: w.db}
+}
+
+// keys are those of all rows that a filter chooses, read in pages of two.
+func (w *world) keys(r outbox.Rows, f outbox.Filter) (keys []string) {
+	w.Helper()
+	for after := ""; ; {
+		page, next, err := r.List(w.Context(), f, after, 2)
+		require.OK(w, err)
+		for _, one := range page {
+			keys = append(keys, one.Tag+"/"+one.Key)
+		}
+		if after = next; after == "" {
+			slices.Sort(keys)
+			return keys
+		}
+	}
+}
+
+func (w *world) same(what string, got, want any) {
+	w.Helper()
+	assert.That(w, fmt.Sprint(got) == fmt.Sprint(want), "%s: %v, want %v", what, got, want)
+}
+
+func TestAPersonSeesEveryRowByItsState(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	parked := []string{"t/parked", "u/parked"}
+	for _, c := range []struct {
+		f    outbox.Filter
+		want []string
+	}{
+		{outbox.Filter{}, []string{"t/due", "t/in hand", "t/in hand again", "t/parked", "t/refused", "t/stale", "t/waiting",
+			"u/parked"}},
+		{outbox.Filter{State: outbox.Parked}, parked},
+		{outbox.Filter{State: outbox.Waiting}, []string{"t/waiting"}},
+		{outbox.Filter{State: outbox.Due}, []string{"t/due", "t/in hand", "t/stale"}},
+		{outbox.Filter{State: outbox.Refused}, []string{"t/in hand again", "t/refused"}},
+		{outbox.Filter{Tag: "u"}, []string{"u/parked"}},
+		{outbox.Filter{Keys: []string{"parked", "none"}}, parked},
+		{outbox.Filter{Until: time.Date(2020, 1, 3, 0, 0, 0, 0, time.UTC)}, parked},
+		{outbox.Filter{Since: time.Date(2020, 1, 3, 0, 0, 0, 0, time.UTC), State: outbox.Parked}, nil},
+	} {
+		w.same(fmt.Sprintf("%+v", c.f), w.keys(r, c.f), c.want)
+	}
+	all := require.Get(r.Show(t.Context(), "", "parked"))(w)
+	one := all[1]
+	assert.That(t, string(one.Body) == "other" && one.Size == 5 && one.ContentType == "text/plain" &&
+		string(one.Headers) == `{"a":1}` && one.Reason == "nobody" && one.Tries == 9 && one.Owner == "x" &&
+		one.NextAt.IsZero() && !one.PutAt.IsZero(), "it is shown as %+v", one)
+	s := require.Get(r.Survey(t.Context()))(w)
+	assert.That(t, s.Waiting == 1 && s.Due == 3 && s.Refused == 2 && s.Parked == 2 && !s.More &&
+		s.Lag.Round(time.Minute) == time.Hour && s.OldestParked.Year() == 2020, "the survey says %+v", s)
+	_, _, err := r.List(t.Context(), outbox.Filter{}, "nonsense", 2)
+	assert.That(t, errors.Is(err, outbox.ErrCursor), "a cursor that is none: %v", err)
+}
+
+func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	dry := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{DryRun: true}))(w)
+	done := require.Get(r.Retry(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
+	assert.That(t, done.Changed == 3 && done.Left == 1 && dry.Changed == 3 && dry.Left == 1, "retried %+v, announced %+v",
+		done, dry)
+	w.same("still parked", w.keys(r, outbox.Filter{State: outbox.Parked}), []string{})
+	all := require.Get(r.Show(t.Context(), "t", "parked"))(w)
+	one := all[0]
+	assert.That(t, one.Owner == "x" && one.Tries == 0 && one.State == outbox.Due && one.Reason == "" &&
+		!one.NextAt.After(time.Now().Add(time.Minute)), "retried, the row is %+v", one)
+	assert.That(t, !w.cancel("t", "parked"), "what was sent, perhaps, can be cancelled in time after a retry")
+}
+
+func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
+	w := newWorld(t)
+	r := w.standing()
+	tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
+	defer func() { _ = tx.Rollback() }()
+	require.OK(w, outbox.Put(t.Context(), tx, outbox.Message{Tag: "u", Key: "parked", Body: []byte("other")}))
+	done := require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{}))(w)
+	assert.That(t, done.Changed == 1 && done.Left == 1 && len(done.Rows) == 1 && done.Rows[0].Reason == "nobody",
+		"dropped %+v", done)
+	require.OK(w, tx.Rollback())
+	seen := 0
+	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true,
+		Progress: func(n int) { seen = n }}))(w)
+	w.same("by force", []int{done.Changed, done.Left, seen}, []int{5, 2, 7})
+	w.same("left", w.keys(r, outbox.Filter{}), []string{"t/in hand", "t/in hand again"})
+}
+
+func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
+	w := newWorld(t)
+	var all []outbox.Message
+	for i := range 1050 {
+		all = append(all, message(fmt.Sprint(i), "{}"))
+	}
+	require.OK(w, w.put(all...))
+	r := outbox.Rows{DB: w.db}
+	done := require.Get(r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true}))(w)
+	w.same("dropped, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})
+}
+
+func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
+	t.Parallel()
+	g := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
+	db := require.Get(g.DB())(t)
+	defer db.Close()
+	_, err := (outbox.Rows{DB: db}).Survey(t.Context())
+	assert.That(t, errors.Is(err, outbox.ErrNoTable), "a survey of no outbox: %v", err)
+	tx := require.Get(db.BeginTx(t.Context(), nil))(t)
+	defer func() { _ = tx.Rollback() }()
+	err = outbox.Put(t.Context(), tx, outbox.Message{Tag: "t", Key: "k", Value: 1})
+	assert.That(t, err != nil && strings.Contains(err.Error(), "migrate --outbox"), "a put into no outbox: %v", err)
+}
