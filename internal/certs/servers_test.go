@@ -166,7 +166,7 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 		}
 		assert.That(t, !strings.Contains(err.Error(), "secret"), "%s, %s shows the password: %v", p.name, name, err)
 		_, said := errors.AsType[*rabbit.BrokerError](err) // in AMQP's own words
-		assert.That(t, said || mysqldb.Classify(err) == mysqldb.FaultUnavailable, "%s, %s: of another class: %v", p.name, name,
+		assert.That(t, said || mysqldb.Classify(err) == mysqldb.FaultUnavailable, "%s, %s: the class of %v", p.name, name,
 			err)
 	}
 	for _, p := range w.places {
