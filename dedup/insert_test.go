@@ -89,13 +89,11 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	w.exec("CREATE TRIGGER audit_log BEFORE INSERT ON consumer_log FOR EACH ROW INSERT INTO audit VALUES (1)")
 	k := key("' for key 'PRIMARY")
 	err := w.insertSuccess(entryOf(k))
-	if errors.Is(err, ErrExists) || mysqldb.Classify(err) != mysqldb.FaultData {
-		t.Errorf("insert = %v (%v)", err, mysqldb.Classify(err))
-	}
-	if _, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "o"); errors.Is(err, ErrLost) ||
-		mysqldb.Classify(err) != mysqldb.FaultData {
-		t.Errorf("claim = %v (%v)", err, mysqldb.Classify(err))
-	}
+	assert.That(t, !errors.Is(err, ErrExists) && mysqldb.Classify(err) == mysqldb.FaultData, "insert = %v (%v)", err,
+		mysqldb.Classify(err))
+	_, err = w.log.Claim(t.Context(), absent(k), entryOf(k), "o")
+	assert.That(t, !errors.Is(err, ErrLost) && mysqldb.Classify(err) == mysqldb.FaultData, "claim = %v (%v)", err,
+		mysqldb.Classify(err))
 	w.exec("DROP TRIGGER audit_log")
 	longest := Identity{strings.Repeat("'", MaxGroup), strings.Repeat("\\", MaxTag), strings.Repeat("é", MaxKey/2)}
 	for _, k := range []Identity{k, longest} {
@@ -110,9 +108,8 @@ func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	r := &counting{}
 	err := w.inTx(func(tx *sql.Tx) error { r.Execer = tx; return w.log.InsertSuccess(t.Context(), r, all) })
-	if err != nil || len(r.names) != len(all) || !slices.IsSorted(r.names) {
-		t.Errorf("%d names, sorted %v, %v", len(r.names), slices.IsSorted(r.names), err)
-	}
+	assert.That(t, err == nil && len(r.names) == len(all) && slices.IsSorted(r.names), "%d names, sorted %v, %v",
+		len(r.names), slices.IsSorted(r.names), err)
 }
 
 func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {

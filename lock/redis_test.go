@@ -237,10 +237,9 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 	}
 	pausing := openLock(t, openClient(t, u.String()), lock.Options{OnError: lock.Pause})
 	held, err := pausing.Lock(t.Context(), "a", w.Names(keys...))
-	if !errors.Is(err, lock.ErrUnavailable) || held != nil || pausing.InHand() != 0 {
-		t.Errorf("Lock = %v, %v, %d locks are renewed; want ErrUnavailable, and none that nobody will release", held, err,
-			pausing.InHand())
-	}
+	assert.That(t, errors.Is(err, lock.ErrUnavailable) && held == nil && pausing.InHand() == 0,
+		"Lock = %v, %v, %d locks are renewed; want ErrUnavailable, and none that nobody will release", held, err,
+		pausing.InHand())
 }
 
 // Given locks in hand, then those that are ours are renewed, however many, and no other key is touched; what is

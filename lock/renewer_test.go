@@ -74,9 +74,8 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 		assert.Error(t, h.down(), down, "after the first probe down")
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if h.down() != nil || renewals == 0 {
-			t.Errorf("redis answers again: down = %v with %d renewals", h.down(), renewals)
-		}
+		assert.That(t, h.down() == nil && renewals != 0, "redis answers again: down = %v with %d renewals", h.down(),
+			renewals)
 		seen := len(probes)
 		h.fail(down)
 		time.Sleep(time.Second)
@@ -172,9 +171,8 @@ func TestStoppingIsNoFailureOfRedis(t *testing.T) {
 			log := &lockLog{}
 			h := testHealth(log, Proceed)
 			keepLock(ctx, h, time.Second, during.probe, during.renew)
-			if h.down() != nil || log.Len() != 0 {
-				t.Errorf("stopped during a %s: down = %v, the log says %q", what, h.down(), log)
-			}
+			assert.That(t, h.down() == nil && log.Len() == 0, "stopped during a %s: down = %v, the log says %q", what, h.down(),
+				log)
 		})
 	}
 }
@@ -208,10 +206,9 @@ func TestNoneFindsEveryNameFree(t *testing.T) {
 	require.OK(t, l.Release(t.Context(), "a", names))
 	s, err := l.Show(t.Context(), names[0])
 	assert.That(t, err == nil && s.Hold == 0, "Show = %+v, %v, want it free", s, err)
-	if up, _, cause := l.Up(); up || cause != nil || l.Attempts(ResultMine) != 0 {
-		t.Errorf("Up = %v, %v with %d attempts, want that nobody is asked and nothing is wrong", up, cause,
-			l.Attempts(ResultMine))
-	}
+	up, _, cause := l.Up()
+	assert.That(t, !up && cause == nil && l.Attempts(ResultMine) == 0,
+		"Up = %v, %v with %d attempts, want that nobody is asked and nothing is wrong", up, cause, l.Attempts(ResultMine))
 }
 
 func TestNameIsOfTheSchemaAndTheWholeIdentity(t *testing.T) {

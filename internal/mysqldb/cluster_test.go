@@ -75,9 +75,8 @@ func nodeIsLeft(t *testing.T, node *stack.Server) {
 	refuse("ALL")
 	t.Cleanup(func() { refuse("NONE") })
 	err := tx.Commit()
-	if Classify(err) != FaultUnavailable || !errors.Is(err, driver.ErrBadConn) {
-		t.Errorf("COMMIT = %v (%v), want the server to be away and the connection to be left", err, Classify(err))
-	}
+	assert.That(t, Classify(err) == FaultUnavailable && errors.Is(err, driver.ErrBadConn),
+		"COMMIT = %v (%v), want the server to be away and the connection to be left", err, Classify(err))
 	for range len(held) {
 		if _, err = w.pool.Exec("UPDATE goods SET n = 2"); err == nil || Classify(err) != FaultUnavailable {
 			t.Errorf("a statement = %v (%v), want the server to be away", err, Classify(err))
@@ -166,9 +165,8 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 		err = ours.QueryRowContext(ctx, query).Scan(&n)
 		return n, err
 	}
-	if n, err := read(); err != nil || n != 0 {
-		t.Fatalf("n = %d, %v at first, want 0", n, err)
-	}
+	n, err := read()
+	require.That(t, err == nil && n == 0, "n = %d, %v at first, want 0", n, err)
 	assert.OK(t, cluster.CutOff(t.Context(), old))
 	poll.Until(t, "another node being written to", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -177,7 +175,7 @@ func cutOffPrimary(t *testing.T, cluster *stack.Stack) {
 		return err == nil
 	})
 	require.Is(t, stack.Number(t, asItIs, query), 0, "n on the old primary, which is not cut off")
-	n, err := read()
+	n, err = read()
 	assert.That(t, err != nil, "the old primary answers %d", n)
 
 	assert.OK(t, cluster.Mend(t.Context(), old))

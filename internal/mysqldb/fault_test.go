@@ -204,10 +204,9 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	defer a.Rollback()
 	defer b.Rollback()
 	_, err := b.Exec("UPDATE x SET n = n + 1 WHERE id = 1")
-	if server, ok := errors.AsType[*mysql.MySQLError](err); !ok || server.Number != 1205 ||
-		Classify(err) != FaultContention {
-		t.Errorf("lock wait = %v (%v)", err, Classify(err))
-	}
+	server, ok := errors.AsType[*mysql.MySQLError](err)
+	assert.That(t, ok && server.Number == 1205 && Classify(err) == FaultContention, "lock wait = %v (%v)", err,
+		Classify(err))
 	results := make(chan error, 2)
 	go func() { _, err := a.Exec("UPDATE x SET n = n + 1 WHERE id = 2"); results <- err }()
 	go func() { _, err := b.Exec("UPDATE x SET n = n + 1 WHERE id = 1"); results <- err }()

@@ -102,9 +102,8 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 	res := require.Get(pool.Exec("UPDATE x SET a = 1 WHERE a = 1"))(t)
 	n, err := res.RowsAffected()
 	assert.That(t, n == 0 && err == nil, "%d rows, %v, want none", n, err)
-	if _, err := pool.Exec("INSERT INTO x VALUES ('nine')"); Classify(err) != FaultData {
-		t.Errorf("a value that does not fit = %v (%v), want it refused", err, Classify(err))
-	}
+	_, err = pool.Exec("INSERT INTO x VALUES ('nine')")
+	assert.That(t, Classify(err) == FaultData, "a value that does not fit = %v (%v), want it refused", err, Classify(err))
 }
 
 func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
@@ -155,9 +154,8 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 	defer proxy.Hold(false)
 	started := time.Now()
 	_, err := pool.Exec("DO 1")
-	if Classify(err) != FaultUnavailable || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("statement on a frozen server = %v (%v)", err, Classify(err))
-	}
+	assert.That(t, Classify(err) == FaultUnavailable && !errors.Is(err, context.DeadlineExceeded),
+		"statement on a frozen server = %v (%v)", err, Classify(err))
 	assert.AtMost(t, time.Since(started), 10*time.Second, "it took")
 }
 
@@ -399,10 +397,8 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 			unknown = append(unknown, name)
 		}
 	}
-	if len(unknown) > 0 {
-		t.Errorf("what becomes of these session variables? Say it in the table of this test: %s",
-			strings.Join(unknown, " "))
-	}
+	assert.That(t, len(unknown) <= 0, "what becomes of these session variables? Say it in the table of this test: %s",
+		strings.Join(unknown, " "))
 }
 
 // Given a server whose defaults for sessions are contrary to all that we set, when an account without rights on the

@@ -177,9 +177,8 @@ func TestLatencyAtAThousandASecond(t *testing.T) {
 		}
 	}
 	t.Logf("%d messages: %s", lag.GetSampleCount(), strings.Join(text, ", "))
-	if lag.GetSampleCount() < rounds*10 || within < 0.9 {
-		t.Errorf("of %d messages %v were confirmed within a second", lag.GetSampleCount(), within)
-	}
+	assert.That(t, lag.GetSampleCount() >= rounds*10 && within >= 0.9, "of %d messages %v were confirmed within a second",
+		lag.GetSampleCount(), within)
 }
 
 // Given accounts with exactly the rights of the list, then a producer puts and cancels and a relay sends; without any
