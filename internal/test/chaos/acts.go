@@ -126,15 +126,7 @@ func trap(set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign str
 		}
 		var traps []<-chan struct{}
 		each(func(l *stack.TCPProxy) { traps = append(traps, set(l, match)) })(s)
-		sprung := func(trap <-chan struct{}) bool {
-			select {
-			case <-trap:
-				return true
-			default:
-				return false
-			}
-		}
-		if s.until(15*time.Second, func() bool { return slices.ContainsFunc(traps, sprung) }) {
+		if s.until(15*time.Second, func() bool { return slices.ContainsFunc(traps, stack.IsClosed) }) {
 			s.hits = 1
 		}
 	}

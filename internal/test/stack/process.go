@@ -81,7 +81,7 @@ type process struct {
 func (p *process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd != nil && !isClosed(p.exited) {
+	if p.cmd != nil && !IsClosed(p.exited) {
 		return fmt.Errorf("start %s: it runs already with process id %d", p.name, p.cmd.Process.Pid)
 	}
 	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -108,7 +108,7 @@ func (p *process) start() error {
 func (p *process) pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd == nil || isClosed(p.exited) {
+	if p.cmd == nil || IsClosed(p.exited) {
 		return 0
 	}
 	return p.cmd.Process.Pid
@@ -125,7 +125,7 @@ func (p *process) ended() <-chan struct{} {
 func (p *process) signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd == nil || isClosed(p.exited) {
+	if p.cmd == nil || IsClosed(p.exited) {
 		return fmt.Errorf("send %v to %s: %w", sig, p.name, os.ErrProcessDone)
 	}
 	if err := syscall.Kill(-p.cmd.Process.Pid, sig); err != nil {
@@ -174,7 +174,8 @@ func (p *process) logTail() string {
 	return fmt.Sprintf("end of %s:\n%s", filepath.Base(p.logPath), text[max(0, len(text)-tail):])
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel is closed that nobody sends to.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
