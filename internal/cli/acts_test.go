@@ -229,9 +229,8 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 		}
 	}
 	s.run("{\"order\":\"bad\",\"id\":\"A-1\"}\n", "publish", "--key-field", "id")
-	stop := s.daemon()
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
-	stop() // who looks takes the letters into its hands, which makes room
+	s.works(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
+	// who looks takes the letters into its hands, which makes room
 	s.answers(exitDone, "does not take its letter yet, and its delivery is held until then", "", "log", "explain", "A-1")
 	assert.Has(t, s.answers(exitDone, "A-1", "", "log", "list", "--status", "failed"), "malformed", "the failed ones")
 	assert.Is(t, strings.Contains(s.answers(exitDone, "", "", "dlq", "list"), "A-1"), false, "dlq list shows no letter")
@@ -247,10 +246,8 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 2 AND replays = 0")
 	// and when there is room, it is dead with its reason
 	s.broker.Policy("full", dead, nil)
-	stop = s.daemon()
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 3 AND reason = "+
+	s.works(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 3 AND reason = "+
 		"'malformed' AND replays = 0")
-	stop()
 }
 
 // Given a classic queue that was there before, when its messages are moved, then they stand in the main queue, and what

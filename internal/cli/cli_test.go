@@ -302,9 +302,7 @@ func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 	}
 	require.Is(t, s.run(in.String(), "publish", "--key-field", "order_sn"), exitDone,
 		"publish: exit %s", s.script.String())
-	stop := s.daemon()
-	s.eventually(many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	stop()
+	s.works(many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	seen, lines := map[string]int{}, map[string]int{}
 	for line := range strings.Lines(s.log) {
 		var entry struct {

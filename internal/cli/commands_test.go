@@ -248,9 +248,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 		operator.LetterWithoutRow: 1, operator.ReleasedWithoutSuccess: 2,
 	})
 	o.does(resend, 0)
-	stop = s.daemon()
-	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	stop()
+	s.works(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	amount(108)
 	// the stock alone, older than the log
 	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <log.sql`, 0)

@@ -371,9 +371,7 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 
 	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed,
 		"while a message waits in the queue: exit")
-	stop := s.daemon()
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'queued' AND consumer_status = 1")
-	stop()
+	s.works(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'queued' AND consumer_status = 1")
 	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed, "while bodies differ: exit")
 	s.exec("DELETE FROM orders WHERE order_sn IN ('other-body', 'dead', 'parked', 'bad\\nname')")
 	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish", "--why", "a lost backup"), exitDone,
@@ -381,7 +379,7 @@ func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	s.eventually(2, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE 'lost-%'")
 	s.run("", "acts", "--kind", string(operator.KindExpected))
 
-	stop = s.daemon()
+	stop := s.daemon()
 	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'lost-%' AND consumer_status = 1")
 	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
 	stop()

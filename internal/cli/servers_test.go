@@ -160,6 +160,14 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 	return stop
 }
 
+// works runs a daemon until a query gives this number.
+func (s *shell) works(want int, query string) {
+	s.t.Helper()
+	stop := s.daemon()
+	s.eventually(want, query)
+	stop()
+}
+
 // background runs a command until stop, or the end of the test.
 func (s *shell) background(args ...string) (stop func()) {
 	end := s.begun(s.environ, args...)
@@ -426,9 +434,7 @@ func (s *shell) quietly(stdin string, args ...string) {
 func (s *shell) dead(bodies ...string) {
 	s.t.Helper()
 	s.quietly(strings.Join(bodies, "\n"), "publish", "--key-field", "order_sn")
-	stop := s.daemon()
-	s.eventually(len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	stop()
+	s.works(len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 }
 
 // examine runs doctor with some settings besides, or instead of, those of the shell.
