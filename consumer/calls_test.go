@@ -126,10 +126,8 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	})
 	good := keys("good", 20)
 	w.startWith(append(good, "fails", "refused", "panics", "later")...)
-	w.ended(dedup.Dead, "fails", "refused", "panics")
 	w.ended(dedup.Success, append(good, "later")...)
-	w.quiet()
-	is(w, "letters", w.dead(), 3)
+	w.died("fails", "refused", "panics")
 	want := once(append(good, "refused")...)
 	want["fails"], want["panics"], want["later"] = 3, 3, 2
 	w.want("calls", s.calls.of(), want)

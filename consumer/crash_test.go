@@ -43,11 +43,10 @@ func TestLettersWhoseCommitAnswerIsLostAreCountedAsLettersOnce(t *testing.T) {
 	r := w.start()
 
 	await(t, dropped, "the answer is lost")
-	w.ended(dedup.Dead, letters...)
 	w.recovered(r)
+	w.died(letters...)
 	w.end(map[string]int{"dead_lettered": 5})
 	w.want("letters by reason", w.counts("rollbackd_dead_lettered_total"), map[string]int{"permanent": 5})
-	is(w, "letters", w.dead(), 5)
 }
 
 // crashed leaves rows as a process leaves them that died so many times in its attempts.
@@ -512,12 +511,10 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	// and that came back from the backstop too
 	w.broker.Fail(backstop, 3)
 	w.start()
-	w.ended(dedup.Dead, "loops") // under its own identity, although it came by another way
+	w.died("loops") // under its own identity, although it came by another way
 	remark := "given up by RabbitMQ: it came back unsettled to " + w.cfg.Queue +
 		" more often than its delivery limit allows (200, unless a policy sets less)"
 	w.wantRow("loops", wanted{Reason: "delivery_limit", Remark: remark})
-	w.quiet()
-	is(w, "letters", w.dead(), 1)
 }
 
 // An operator's policy may take messages off the main queue or refuse them: none of it loses one, and letters say what
@@ -538,13 +535,10 @@ func TestPoliciesOnTheMainQueueLoseNothing(t *testing.T) {
 	})
 	w.start()
 	w.publish("{}", keys("good", 50)...)
-	w.ended(dedup.Dead, gone...)
-	w.ended(dedup.Success, keys("good", 50)...)
+	w.rests(keys("good", 50), gone...)
 	told := w.number(`SELECT COUNT(*) FROM consumer_log WHERE reason = 'delivery_limit' AND remark LIKE
 		'taken off %by RabbitMQ: expired%'`)
 	is(w, "rows that say that their messages expired", told, len(gone))
-	is(w, "letters", w.dead(), len(gone))
-	w.want("effects", w.effects(), once(keys("good", 50)...))
 	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, nil)
 }
 

@@ -423,12 +423,8 @@ func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
 			}
 			w.declare()
 		}
-		w.ended(dedup.Dead, "bad", "hopeless")
-		w.ended(dedup.Success, "good")
 		w.recovered(r)
-		w.quiet()
-		is(w, "letters", w.dead(), 2)
-		w.want("effects", w.effects(), once("warm up", "good"))
+		w.rests([]string{"warm up", "good"}, "bad", "hopeless")
 		w.wantRow("bad", wanted{Attempts: 3})
 	})
 }

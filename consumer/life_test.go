@@ -124,8 +124,7 @@ func TestCopiesInABatchShareTheirLeadersFate(t *testing.T) {
 	w.oneBatch(8)
 	w.failing("bad")
 	w.startWith("good", "bad", "good", "bad", "bad", "good", "bad", "bad")
-	w.ended(dedup.Dead, "bad")
-	w.quiet()
+	w.died("bad")
 	// The first batch has all five copies of the bad one: one attempt, one retry copy. So it is one message from then on.
 	w.end(map[string]int{"applied": 1, "duplicate": 2, "retried": 2, "in_progress": 4, "dead_lettered": 1})
 	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{"retry": 2, "letter": 1})
@@ -140,7 +139,7 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 		}
 		w.failing("bad")
 		w.startWith("bad", "bad", "bad", "bad", "bad")
-		w.ended(dedup.Dead, "bad")
+		w.ended(dedup.Dead, "bad") // without the lock there may be two letters
 		w.quiet()
 		events := w.events("bad")
 		var failures []dedup.Event
