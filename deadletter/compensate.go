@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -41,11 +40,9 @@ type CompensateOptions struct {
 type Recorded func(ctx context.Context, by string, progress func(Progress)) (Result, error)
 
 func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
-	switch {
-	case o.After < 0 || o.Per < 0 || o.VisibilityDelay < 0:
-		return o, errors.New("compensate: a duration is negative")
-	case o.Limit < 0:
-		return o, fmt.Errorf("compensate: a limit of %d letters", o.Limit)
+	if err := cmp.Or(wrongIf(o.After < 0 || o.Per < 0 || o.VisibilityDelay < 0, "compensate: a duration is negative"),
+		wrongIf(o.Limit < 0, "compensate: a limit of %d letters", o.Limit)); err != nil {
+		return o, err
 	}
 	o.Limit, o.Per = cmp.Or(o.Limit, 50), cmp.Or(o.Per, time.Minute)
 	o.VisibilityDelay = cmp.Or(o.VisibilityDelay, 30*time.Second)
@@ -144,6 +141,7 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if err != nil || n == 0 {
 		return Result{}, false, err
 	}
+	res = newTally(ReplayOptions{}).Result
 	for _, l := range append([]*Letters{r.l}, r.o.Beside...) {
 		moved := res.Replayed + res.Parked
 		if moved >= n || ctx.Err() != nil {
@@ -155,7 +153,8 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 			return l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress})
 		})
 		err = errors.Join(err, lost) // a queue that is gone keeps no other's letters
-		res = res.and(one)
+		res.add(one)
+		res.Seen += one.Seen
 	}
 	return res, true, err
 }

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -47,21 +48,13 @@ var ErrNoFilter = errors.New("no letter is chosen: say which, or all")
 // Validate says what is wrong with a filter that is to choose what somebody acts on.
 func (f Filter) Validate() error {
 	narrow := len(f.Keys) > 0 || f.Tag != "" || !f.Since.IsZero() || !f.Until.IsZero() || f.searches()
-	switch {
-	case !f.All && !narrow:
+	if !f.All && !narrow {
 		return ErrNoFilter
-	case f.All && narrow:
-		return errors.New("all letters, and a condition, contradict each other")
-	case len(f.Keys) > dedup.MaxListedKeys:
-		return fmt.Errorf("%d keys, at most %d", len(f.Keys), dedup.MaxListedKeys)
-	case slices.Contains(f.Keys, ""):
-		return errors.New("a key is empty")
-	case f.Limit < 0:
-		return fmt.Errorf("a limit of %d letters", f.Limit)
-	case f.SKU < 0:
-		return fmt.Errorf("a sku_id of %d", f.SKU)
 	}
-	return nil
+	return cmp.Or(wrongIf(f.All && narrow, "all letters, and a condition, contradict each other"),
+		wrongIf(len(f.Keys) > dedup.MaxListedKeys, "%d keys, at most %d", len(f.Keys), dedup.MaxListedKeys),
+		wrongIf(slices.Contains(f.Keys, ""), "a key is empty"), wrongIf(f.Limit < 0, "a limit of %d letters", f.Limit),
+		wrongIf(f.SKU < 0, "a sku_id of %d", f.SKU))
 }
 
 // String is what was asked for, for the story of a row.

@@ -153,7 +153,7 @@ func (s *fileSource) lookUpLines(ctx context.Context, letters []*letter, discard
 	if err := s.l.lookUp(ctx, conflicts, discardedToo); err != nil {
 		return err
 	}
-	rows, err := s.l.o.Records.LookUp(ctx, keysOf(ordinary, func(lt *letter) dedup.Identity { return lt.id.Identity }))
+	rows, err := s.l.o.Records.LookUp(ctx, unique(mapped(ordinary, (*letter).identity)))
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (s *queueSource) next(ctx context.Context) ([]*letter, error) {
 		return nil, io.EOF // another run took the rest
 	}
 	s.tally.Seen += len(taken)
-	return s.l.readAll(taken), nil
+	return mapped(taken, s.l.read), nil
 }
 
 // handful is how many letters are taken together: with a low rate no more than go in a minute. A person's run at full
@@ -283,19 +283,12 @@ func (q *queue) acked() int {
 
 func (c *channel) hold(got []rabbit.Delivery) []taken {
 	c.held += len(got)
-	letters := make([]taken, len(got))
-	for i, d := range got {
-		letters[i] = taken{d, c}
-	}
-	return letters
+	return mapped(got, func(d rabbit.Delivery) taken { return taken{d, c} })
 }
 
 // ack tells the broker to forget these letters.
 func (c *channel) ack(letters []*letter) error {
-	tags := make([]uint64, len(letters))
-	for i, lt := range letters {
-		tags[i] = lt.Tag
-	}
+	tags := mapped(letters, func(lt *letter) uint64 { return lt.Tag })
 	slices.Sort(tags)
 	if err := c.sub.AckAll(tags); err != nil {
 		return err

@@ -54,12 +54,10 @@ func (s *rowSource) next(ctx context.Context) ([]*letter, error) {
 	}
 	some := s.rows[:min(window, len(s.rows))]
 	s.rows = s.rows[len(some):]
-	letters := make([]*letter, len(some))
-	for i, row := range some {
+	letters := mapped(some, func(row dedup.Row) *letter {
 		id := wire.Identified{Identity: row.Identity}
-		letters[i] = &letter{own: id, id: id, row: row, formerRow: absent, stored: true,
-			info: wire.CopyInfo{Reason: row.Reason}}
-	}
+		return &letter{own: id, id: id, row: row, formerRow: absent, stored: true, info: wire.CopyInfo{Reason: row.Reason}}
+	})
 	s.tally.Seen += len(letters)
 	if s.set.Name == "" && !s.given {
 		s.tally.Found = s.tally.Seen
@@ -120,7 +118,7 @@ func (s *rowSource) lookUp(ctx context.Context, letters []*letter) error {
 	if s.discard {
 		return nil // the row as it was listed is compared when it is changed
 	}
-	rows, err := s.l.o.Records.ReadAll(ctx, keysOf(letters, func(lt *letter) dedup.Identity { return lt.id.Identity }))
+	rows, err := s.l.o.Records.ReadAll(ctx, unique(mapped(letters, (*letter).identity)))
 	if err != nil {
 		return err
 	}
@@ -202,7 +200,8 @@ func (s *rowSource) close(ctx context.Context, err error) error {
 		return err
 	}
 	err = w.move(ctx)
-	s.tally.add(w.tally)
+	s.tally.add(w.tally.Result)
+	s.tally.risky += w.tally.risky
 	if err != nil || s.o.DryRun || len(s.poor) == 0 || w.tally.enough() {
 		return err
 	}

@@ -23,20 +23,14 @@ func (l *Letters) read(t taken) *letter {
 	return &letter{taken: t, own: own, id: own, filed: err != nil, info: wire.ReadCopy(t.Headers), formerRow: absent}
 }
 
-func (l *Letters) readAll(all []taken) []*letter {
-	letters := make([]*letter, len(all))
-	for i, t := range all {
-		letters[i] = l.read(t)
-	}
-	return letters
-}
-
 // lookUp finds the rows of letters. One whose key is taken by another body belongs to the row under which its conflict
 // is filed. One that was filed under a key of ours and can be identified by now, because KEY_FROM was corrected, also
 // has the row of its former identity; where that one has ended and the new one has no row, the letter has ended with
 // it.
 func (l *Letters) lookUp(ctx context.Context, letters []*letter, discardedToo bool) error {
-	rows, err := l.o.Records.LookUp(ctx, keysOf(letters, func(lt *letter) dedup.Identity { return lt.own.Identity }))
+	rows, err := l.o.Records.LookUp(ctx, unique(mapped(letters, func(lt *letter) dedup.Identity {
+		return lt.own.Identity
+	})))
 	if err != nil {
 		return err
 	}
@@ -102,13 +96,7 @@ func differs(lt *letter) bool {
 
 // isOpen reports whether a former row still waits to be ended.
 func isOpen(row dedup.Row) bool {
-	switch row.Status {
-	case dedup.Dead, dedup.Failed:
-		return true
-	case dedup.Processing:
-		return !row.LeaseLive
-	}
-	return false
+	return row.Status == dedup.Dead || row.Status == dedup.Failed || row.Status == dedup.Processing && !row.LeaseLive
 }
 
 // formerKeys are the keys under which a letter that is identified now can have been filed when it was not. Which source
@@ -147,13 +135,16 @@ func (l *Letters) filedKey(keys []dedup.Identity, d rabbit.Delivery, sources []w
 	return keys
 }
 
-func keysOf(letters []*letter, of func(*letter) dedup.Identity) []dedup.Identity {
-	keys := make([]dedup.Identity, len(letters))
-	for i, lt := range letters {
-		keys[i] = of(lt)
+// mapped is what f makes of each.
+func mapped[A, B any](all []A, f func(A) B) []B {
+	made := make([]B, len(all))
+	for i, one := range all {
+		made[i] = f(one)
 	}
-	return unique(keys)
+	return made
 }
+
+func (lt *letter) identity() dedup.Identity { return lt.id.Identity }
 
 func unique(keys []dedup.Identity) []dedup.Identity {
 	slices.SortFunc(keys, dedup.Identity.Compare)

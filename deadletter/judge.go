@@ -93,10 +93,7 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 	}
 	whole := map[dedup.Identity]dedup.Row{}
 	if !o.Discard { // whether a message can be replayed from its row is seen in what that keeps
-		keys := make([]dedup.Identity, len(rows))
-		for i, row := range rows {
-			keys[i] = row.Identity
-		}
+		keys := mapped(rows, func(row dedup.Row) dedup.Identity { return row.Identity })
 		if whole, err = l.o.Records.ReadAll(ctx, keys); err != nil {
 			return nil, "", fmt.Errorf("judge dead letters: %w", err)
 		}
@@ -108,7 +105,7 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		if now, there := whole[row.Identity]; there {
 			row = now
 		}
-		j := Judged{Letter: letterOf(row, l.o.MaxReplays), Status: row.Status.String(), Verdict: l.verdict(row, set, o)}
+		j := Judged{Letter: l.letterOf(row), Status: row.Status.String(), Verdict: l.verdict(row, set, o)}
 		if o.Messages && j.Verdict == VerdictAct {
 			j.Message = l.replayed(row)
 		}

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -38,23 +39,17 @@ var absent = dedup.Row{Version: dedup.Version{Status: dedup.Absent}}
 
 // reason is why the letter is dead: the row says so, and where it does not, the header.
 func (lt *letter) reason() dedup.Reason {
-	switch {
-	case lt.row.Status == dedup.Dead && lt.row.Reason != "":
+	if lt.row.Status == dedup.Dead && lt.row.Reason != "" {
 		return lt.row.Reason
-	case lt.formerRow.Reason != "":
-		return lt.formerRow.Reason
 	}
-	return lt.info.Reason
+	return cmp.Or(lt.formerRow.Reason, lt.info.Reason)
 }
 
 func (lt *letter) deadAt() time.Time {
-	switch {
-	case lt.row.Status == dedup.Dead && !lt.row.DeadAt.IsZero():
+	if lt.row.Status == dedup.Dead && !lt.row.DeadAt.IsZero() {
 		return lt.row.DeadAt
-	case !lt.formerRow.DeadAt.IsZero():
-		return lt.formerRow.DeadAt
 	}
-	return lt.info.DeadAt
+	return cmp.Or(lt.formerRow.DeadAt, lt.info.DeadAt)
 }
 
 // mayMatch is false when the letter cannot have one of the filter's keys, or has another body, whatever its row says:

@@ -87,20 +87,10 @@ func New(o Options) (*Letters, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
-	var errs []error
-	if o.Records == nil {
-		errs = append(errs, errors.New("no consumer log"))
-	}
-	if o.Group == "" || o.Queue == "" {
-		errs = append(errs, errors.New("no group, or no queue"))
-	}
-	if o.Retention < 0 {
-		errs = append(errs, fmt.Errorf("retention %v is negative", o.Retention))
-	}
-	if o.MaxReplays < 0 {
-		errs = append(errs, fmt.Errorf("%d replays at most", o.MaxReplays))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(wrongIf(o.Records == nil, "no consumer log"),
+		wrongIf(o.Group == "" || o.Queue == "", "no group, or no queue"),
+		wrongIf(o.Retention < 0, "retention %v is negative", o.Retention),
+		wrongIf(o.MaxReplays < 0, "%d replays at most", o.MaxReplays)); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	o.certs = &certs.Store{Warn: o.Warn}
@@ -209,17 +199,19 @@ const (
 
 // Validate says what contradicts itself.
 func (o ReplayOptions) Validate() error {
-	var errs []error
-	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
-		errs = append(errs, fmt.Errorf("a rate of %v letters per second", o.Rate))
+	return errors.Join(
+		wrongIf(!(o.Rate >= 0) || math.IsInf(o.Rate, 0), "a rate of %v letters per second", o.Rate),
+		wrongIf(o.Window < 0 || o.Window > MaxWindow, "a window of %d letters: want 0 to %d", o.Window, MaxWindow),
+		wrongIf(o.MaxFailures < 0 || o.MaxFailures > 0 && o.Window == 0, "at most %d failures, with a window of %d letters",
+			o.MaxFailures, o.Window))
+}
+
+// wrongIf is an error when something is so, and nil else.
+func wrongIf(is bool, format string, args ...any) error {
+	if !is {
+		return nil
 	}
-	if o.Window < 0 || o.Window > MaxWindow {
-		errs = append(errs, fmt.Errorf("a window of %d letters: want 0 to %d", o.Window, MaxWindow))
-	}
-	if o.MaxFailures < 0 || o.MaxFailures > 0 && o.Window == 0 {
-		errs = append(errs, fmt.Errorf("at most %d failures, with a window of %d letters", o.MaxFailures, o.Window))
-	}
-	return errors.Join(errs...)
+	return fmt.Errorf(format, args...)
 }
 
 // Result is what a run did. The names of its JSON form are stable.
@@ -260,17 +252,16 @@ type Result struct {
 	Confirmed bool `json:"-"`
 }
 
-// and is r with what another run did of the same kind, as far as compensation tells of it.
-func (r Result) and(o Result) Result {
-	if r.ByReason == nil {
-		return o
-	}
-	r.Found, r.Seen, r.Replayed, r.Parked = r.Found+o.Found, r.Seen+o.Seen, r.Replayed+o.Replayed, r.Parked+o.Parked
-	r.NotSelected, r.Left = r.NotSelected+o.NotSelected, append(r.Left, o.Left...)
+// add adds what another walk or run did for the same set.
+func (r *Result) add(o Result) {
+	r.Replayed, r.Stale, r.Duplicates = r.Replayed+o.Replayed, r.Stale+o.Stale, r.Duplicates+o.Duplicates
+	r.Parked, r.Left = r.Parked+o.Parked, append(r.Left, o.Left...)
 	for reason, n := range o.ByReason {
 		r.ByReason[reason] += n
 	}
-	return r
+	for why, n := range o.LeftBy {
+		r.LeftBy[why] += n
+	}
 }
 
 // LeftCount is how many letters were chosen and stay.

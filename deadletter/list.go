@@ -49,11 +49,7 @@ func (l *Letters) Look(ctx context.Context, f Filter, after dedup.Cursor, throug
 	if err != nil {
 		return nil, "", fmt.Errorf("list dead letters: %w", err)
 	}
-	letters := make([]Letter, len(rows))
-	for i, r := range rows {
-		letters[i] = letterOf(r, l.o.MaxReplays)
-	}
-	return letters, next, nil
+	return mapped(rows, l.letterOf), next, nil
 }
 
 // printed chooses by fingerprint; nil when it need not.
@@ -64,12 +60,12 @@ func (f Filter) printed() func(dedup.Row) bool {
 	return func(row dedup.Row) bool { return Fingerprint(row.Remark) == f.Fingerprint }
 }
 
-// letterOf is a dead row as a letter, which is parked after most replays.
-func letterOf(r dedup.Row, most int) Letter {
+// letterOf is a dead row as a letter, which may be parked.
+func (l *Letters) letterOf(r dedup.Row) Letter {
 	return Letter{
 		Group: r.Group, Tag: r.Tag, Key: r.Key, Reason: r.Reason, Attempts: r.Attempts, Replays: r.Replays,
 		DeadAt: r.DeadAt, Created: r.CreatedAt, Remark: r.Remark, BodyHash: hex.EncodeToString(r.BodyHash),
-		Parked: isSpent(r, most),
+		Parked: isSpent(r, l.o.MaxReplays),
 	}
 }
 
@@ -135,21 +131,19 @@ func (l *Letters) shown(row dedup.Row, events []dedup.Event) (Shown, error) {
 		return Shown{}, err
 	}
 	s := Shown{
-		Letter: letterOf(row, l.o.MaxReplays), MessageID: row.MessageID, Properties: ln.Properties, Headers: ln.Headers,
-		HeadersCut: ln.HeadersCut, BodyCut: ln.BodyCut, Events: make([]ShownEvent, len(events)),
+		Letter: l.letterOf(row), MessageID: row.MessageID, Properties: ln.Properties, Headers: ln.Headers,
+		HeadersCut: ln.HeadersCut, BodyCut: ln.BodyCut, Events: mapped(events, shownEvent),
 	}
 	if utf8.Valid(row.Body) {
 		s.Body = string(row.Body)
 	} else {
 		s.BodyBytes = row.Body
 	}
-	for i, e := range events {
-		s.Events[i] = ShownEvent{
-			At: e.At, From: e.From.String(), To: e.To.String(), Attempt: e.Attempt, Replays: e.Replays,
-			By: cmp.Or(e.By, e.Owner), Error: e.Error,
-		}
-	}
 	return s, nil
+}
+
+func shownEvent(e dedup.Event) ShownEvent {
+	return ShownEvent{e.At, e.From.String(), e.To.String(), e.Attempt, e.Replays, cmp.Or(e.By, e.Owner), e.Error}
 }
 
 // exportPage is how many letters are looked up at a time, without their bodies.

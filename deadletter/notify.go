@@ -90,7 +90,7 @@ func (f *feed) page(ctx context.Context) (more bool, err error) {
 	for i, e := range events {
 		// else somebody was faster
 		if row := rows[e.Identity]; f.isDeath(e) && row.Status == dedup.Dead && row.Replays == e.Replays {
-			letters = append(letters, letterOf(row, f.l.o.MaxReplays))
+			letters = append(letters, f.l.letterOf(row))
 		}
 		if len(letters) == notifyAtOnce || i == len(events)-1 {
 			if err := f.notify(ctx, letters, e.ID); err != nil {

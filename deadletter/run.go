@@ -298,24 +298,20 @@ func (r *run) act(ctx context.Context, letters []*letter) error {
 
 // mark makes the letters' rows say discarded.
 func (r *run) mark(ctx context.Context, letters []*letter, _ string) []error {
-	all := make([]dedup.Discarding, len(letters))
 	why := r.why + " (chosen: " + r.of.String() + ")"
-	for i, lt := range letters {
-		all[i] = dedup.Discarding{From: lt.row, Entry: lt.entry(), By: r.o.By, Why: why}
-	}
-	return r.l.o.Records.DiscardAll(ctx, all)
+	return r.l.o.Records.DiscardAll(ctx, mapped(letters, func(lt *letter) dedup.Discarding {
+		return dedup.Discarding{From: lt.row, Entry: lt.entry(), By: r.o.By, Why: why}
+	}))
 }
 
 // reopen makes the letters' rows start anew, under a name that no other call has.
 func (r *run) reopen(ctx context.Context, letters []*letter, token string) []error {
-	all := make([]dedup.Reopening, len(letters))
-	for i, lt := range letters {
-		all[i] = dedup.Reopening{From: lt.row, Entry: lt.entry(), Note: dedup.ReplayNote{
+	rows, errs := r.l.o.Records.ReopenAll(ctx, mapped(letters, func(lt *letter) dedup.Reopening {
+		return dedup.Reopening{From: lt.row, Entry: lt.entry(), Note: dedup.ReplayNote{
 			By: r.o.By, Filter: r.of.String(), Token: lt.row.ReplayToken(token), Discarded: r.o.Discarded,
 			Mended: lt.replacedBody,
 		}}
-	}
-	rows, errs := r.l.o.Records.ReopenAll(ctx, all)
+	}))
 	for i, lt := range letters {
 		if errs[i] == nil {
 			lt.row.Version = rows[i].Version

@@ -24,7 +24,7 @@ func (l *Letters) walk(
 			return seen, brokerError(err)
 		}
 		seen += len(taken)
-		if err := each(ctx, l.readAll(taken)); err != nil {
+		if err := each(ctx, mapped(taken, l.read)); err != nil {
 			return seen, err
 		}
 		if all.IsZero() && seen >= q.found {

@@ -54,10 +54,7 @@ func (w *watch) recount(ctx context.Context, after int64) error {
 		if err != nil || len(steps) == 0 {
 			return err
 		}
-		keys := make([]dedup.Identity, len(steps))
-		for i, step := range steps {
-			keys[i] = step.Identity
-		}
+		keys := mapped(steps, func(e dedup.Event) dedup.Identity { return e.Identity })
 		rows, err := w.l.o.Records.LookUp(ctx, unique(keys))
 		if err != nil {
 			return err
@@ -216,9 +213,8 @@ func outcomeOf(row dedup.Row, replays int) fate {
 		return elsewhere
 	case row.Status == dedup.Success:
 		return applied
-	case row.Status == dedup.Dead:
-		return failedAgain
-	case row.Status == dedup.Failed && row.Attempts > 0, row.Status == dedup.Processing && row.Attempts > 1:
+	case row.Status == dedup.Dead, row.Status == dedup.Failed && row.Attempts > 0,
+		row.Status == dedup.Processing && row.Attempts > 1:
 		return failedAgain
 	case row.Status == dedup.Failed, row.Status == dedup.Processing:
 		return noneYet
