@@ -394,10 +394,7 @@ func (d *Operator) Note(
 var kindName = regexp.MustCompile(`^[0-9a-z_]{1,32}$`)
 
 func (k Kind) check() error {
-	if !kindName.MatchString(string(k)) {
-		return fmt.Errorf("%w: a kind of act named %q", ErrRequest, string(k))
-	}
-	return nil
+	return refuseIf(!kindName.MatchString(string(k)), "a kind of act named %q", string(k))
 }
 
 // Plain is a text on one line, without characters that act on a screen or turn the writing round, for whoever reads it

@@ -61,15 +61,10 @@ type draft struct {
 
 func newDraft(who Actor, r TaskRequest) (*draft, error) {
 	actor, err := who.name()
-	if err == nil {
-		err = r.Kind.check()
-	}
-	r.ID = cmp.Or(r.ID, newID())
 	why := Plain(r.Why)
-	if utf8.RuneCountInString(why) > dedup.MaxRemark {
-		err = fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
-	}
-	return &draft{Act: Act{ID: r.ID, Kind: r.Kind, State: Done, Actor: actor, Why: why}, asked: r.Detail}, err
+	long := utf8.RuneCountInString(why) > dedup.MaxRemark
+	return &draft{Act: Act{ID: cmp.Or(r.ID, newID()), Kind: r.Kind, State: Done, Actor: actor, Why: why}, asked: r.Detail},
+		cmp.Or(refuseIf(long, "a reason of over %d characters", dedup.MaxRemark), err, r.Kind.check())
 }
 
 // Start writes a run down. The daemon whose desk this is takes it up at once, if it has a hand free, else any daemon of
@@ -78,18 +73,12 @@ func newDraft(who Actor, r TaskRequest) (*draft, error) {
 func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 	r.Why = Plain(r.Why)
 	n, err := newDraft(who, TaskRequest{ID: r.ID, Kind: r.Kind, Why: r.Why})
-	if err == nil {
-		err = r.Check()
-	}
-	if err != nil {
+	if err = cmp.Or(err, r.Check()); err != nil {
 		return Act{}, err
 	}
 	now, err := d.o.Records.Now(ctx)
-	if err != nil {
+	if err = cmp.Or(err, refuseIf(r.CutOff.After(now), "the preview's time is to come")); err != nil {
 		return Act{}, err
-	}
-	if r.CutOff.After(now) {
-		return Act{}, fmt.Errorf("%w: the preview's time is to come", ErrRequest)
 	}
 	if r.Filter, err = d.resolve(ctx, r.Filter); err != nil {
 		return Act{}, err
@@ -272,10 +261,8 @@ func Words(f deadletter.Filter) string {
 }
 
 func check(f deadletter.Filter) error {
-	if err := f.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	return nil
+	err := f.Validate()
+	return refuseIf(err != nil, "%w", err)
 }
 
 // resolved is a filter whose order was looked up: its keys stand for it.
@@ -296,13 +283,8 @@ func (d *Operator) resolve(ctx context.Context, f deadletter.Filter) (deadletter
 	if f.Keys, err = d.o.keysOf(ctx, f.Order, f.Keys); err != nil {
 		return f, fmt.Errorf("look up order %q: %w", f.Order, err)
 	}
-	switch {
-	case len(f.Keys) == 0:
-		return f, fmt.Errorf("%w: no message is known of order %q", ErrRequest, f.Order)
-	case len(f.Keys) > dedup.MaxListedKeys:
-		return f, fmt.Errorf("%w: order %q has over %d messages", ErrRequest, f.Order, dedup.MaxListedKeys)
-	}
-	return f, nil
+	return f, cmp.Or(refuseIf(len(f.Keys) == 0, "no message is known of order %q", f.Order),
+		refuseIf(len(f.Keys) > dedup.MaxListedKeys, "order %q has over %d messages", f.Order, dedup.MaxListedKeys))
 }
 
 // set is the set of a request under the id of its act.
@@ -349,19 +331,12 @@ func (r *Request) Check() error {
 	if r.Window == 0 {
 		r.Window = defaultWindow
 	}
-	switch {
-	case !r.Kind.asked():
-		return fmt.Errorf("%w: a run of kind %q, want %s or %s", ErrRequest, string(r.Kind), KindReplay, KindDiscard)
-	case r.CutOff.IsZero():
-		return fmt.Errorf("%w: the time of the preview is missing, which freezes the set", ErrRequest)
-	case r.Kind == KindDiscard && strings.TrimSpace(r.Why) == "":
-		return fmt.Errorf("%w: say why these letters may end without an effect", ErrRequest)
-	}
-	o := deadletter.ReplayOptions{Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures}
-	if err := o.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	return check(r.Filter)
+	err := deadletter.ReplayOptions{Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures}.Validate()
+	return cmp.Or(
+		refuseIf(!r.Kind.asked(), "a run of kind %q, want %s or %s", string(r.Kind), KindReplay, KindDiscard),
+		refuseIf(r.CutOff.IsZero(), "the time of the preview is missing, which freezes the set"),
+		refuseIf(r.Kind == KindDiscard && strings.TrimSpace(r.Why) == "", "say why these letters may end without an effect"),
+		refuseIf(err != nil, "%w", err), check(r.Filter))
 }
 
 // Do does what is asked for to the letters of a selection, in this name.
@@ -466,24 +441,18 @@ type Preview struct {
 
 // Preview judges a page of letters and counts the set. It changes nothing and reads the log only.
 func (d *Operator) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
-	if r.Limit = cmp.Or(r.Limit, 50); r.Limit < 1 || r.Limit > MaxPreviewed {
-		return Preview{}, fmt.Errorf("%w: a page of %d letters, want 1 to %d", ErrRequest, r.Limit, MaxPreviewed)
-	}
-	if !r.Kind.asked() {
-		return Preview{}, fmt.Errorf("%w: a preview of %q", ErrRequest, string(r.Kind))
-	}
-	if err := check(r.Filter); err != nil {
+	r.Limit = cmp.Or(r.Limit, 50)
+	if err := cmp.Or(
+		refuseIf(r.Limit < 1 || r.Limit > MaxPreviewed, "a page of %d letters, want 1 to %d", r.Limit, MaxPreviewed),
+		refuseIf(!r.Kind.asked(), "a preview of %q", string(r.Kind)), check(r.Filter)); err != nil {
 		return Preview{}, err
 	}
 	now, err := d.o.Records.Now(ctx)
-	if err != nil {
-		return Preview{}, err
-	}
 	if r.At.IsZero() {
 		r.At = now
 	}
-	if r.At.After(now) {
-		return Preview{}, fmt.Errorf("%w: the preview's time is to come", ErrRequest)
+	if err = cmp.Or(err, refuseIf(r.At.After(now), "the preview's time is to come")); err != nil {
+		return Preview{}, err
 	}
 	p := Preview{At: r.At, Totals: map[deadletter.Verdict]int{}}
 	if p.Filter, err = d.resolve(ctx, r.Filter); err != nil {

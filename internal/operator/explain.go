@@ -123,14 +123,6 @@ func Explain(m Message, names Names) Explanation {
 	return e
 }
 
-// firstSuccess says how a row without a story came to be success.
-func firstSuccess(row dedup.Row) string {
-	if row.TakenOver() {
-		return "absent → success, in the log before rollbackd's"
-	}
-	return "absent → success, in a batch"
-}
-
 // tell joins the story of a message with what its order's reservations say, oldest first.
 func tell(m Message) []Step {
 	all := append([]Step{}, sending(m)...)
@@ -144,8 +136,9 @@ func tell(m Message) []Step {
 		applied = applied || s.To == dedup.Success
 	}
 	if m.Row.Status == dedup.Success && !applied { // the fast path writes no events
+		how := map[bool]string{true: "the log before rollbackd's", false: "a batch"}[m.Row.TakenOver()]
 		all = append(all, Step{
-			At: m.Row.At, What: firstSuccess(m.Row), From: dedup.Absent.String(), To: dedup.Success.String(),
+			At: m.Row.At, What: "absent → success, in " + how, From: dedup.Absent.String(), To: dedup.Success.String(),
 			Attempt: m.Row.Attempts, Replays: m.Row.Replays,
 		})
 	}

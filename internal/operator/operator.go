@@ -117,13 +117,8 @@ const maxActor = 150
 // name is the actor's, on one line.
 func (a Actor) name() (string, error) {
 	name := Plain(a.Name)
-	switch {
-	case name == "":
-		return "", fmt.Errorf("%w: nobody is named who does it", ErrRequest)
-	case utf8.RuneCountInString(name) > maxActor:
-		return "", fmt.Errorf("%w: a name of over %d characters", ErrRequest, maxActor)
-	}
-	return name, nil
+	return name, cmp.Or(refuseIf(name == "", "nobody is named who does it"),
+		refuseIf(utf8.RuneCountInString(name) > maxActor, "a name of over %d characters", maxActor))
 }
 
 // Errors of what was asked for. The errors of servers are none of these.
@@ -135,6 +130,14 @@ var (
 	// ErrEnded: a run that has ended cannot be stopped.
 	ErrEnded = errors.New("it has ended already")
 )
+
+// refuseIf is an ErrRequest when something is so, and nil else.
+func refuseIf(is bool, format string, args ...any) error {
+	if !is {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrRequest, fmt.Errorf(format, args...))
+}
 
 // Busy reports whether a server let something wait in vain for a lock of somebody else's, or chose it to give way:
 // asked again in a moment it may be done.

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,19 +55,11 @@ func (r OutboxRequest) String() string {
 func (r OutboxRequest) Check() error {
 	f := r.Filter
 	narrow := f.State != "" || f.Tag != "" || len(f.Keys) > 0 || !f.Since.IsZero() || !f.Until.IsZero()
-	switch {
-	case r.Kind != KindOutboxRetry && r.Kind != KindOutboxDrop:
-		return fmt.Errorf("%w: %q of the outbox, want %s or %s", ErrRequest, string(r.Kind), KindOutboxRetry,
-			KindOutboxDrop)
-	case r.Kind == KindOutboxDrop && strings.TrimSpace(r.Why) == "":
-		return fmt.Errorf("%w: say why these messages may never be sent", ErrRequest)
-	case !narrow && !r.All:
-		return fmt.Errorf("%w: which messages? All, or a condition", ErrRequest)
-	}
-	if err := f.Check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	return nil
+	err := f.Check()
+	return cmp.Or(refuseIf(r.Kind != KindOutboxRetry && r.Kind != KindOutboxDrop, "%q of the outbox, want %s or %s",
+		string(r.Kind), KindOutboxRetry, KindOutboxDrop),
+		refuseIf(r.Kind == KindOutboxDrop && strings.TrimSpace(r.Why) == "", "say why these messages may never be sent"),
+		refuseIf(!narrow && !r.All, "which messages? All, or a condition"), refuseIf(err != nil, "%w", err))
 }
 
 // Task is it as an act, which has the reason.

@@ -63,13 +63,9 @@ func (d *Operator) Now(ctx context.Context) (time.Time, error) { return d.o.Reco
 
 // Check says what is wrong with it.
 func (r PauseRequest) Check() error {
-	switch length := r.length(); {
-	case Plain(r.Why) == "":
-		return fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
-	case length < LeastPause || length > LongestPause:
-		return fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, length, LeastPause, LongestPause)
-	}
-	return nil
+	return cmp.Or(refuseIf(Plain(r.Why) == "", "say why consuming is to be paused, for whoever finds it so"),
+		refuseIf(r.length() < LeastPause || r.length() > LongestPause, "a pause of %v, want %v to %v", r.length(), LeastPause,
+			LongestPause))
 }
 
 // Pause makes all daemons of the group and queue take no more deliveries, within seconds, until it ends. What they have
@@ -77,10 +73,7 @@ func (r PauseRequest) Check() error {
 // it. The same ID again is the same pause, and changes nothing.
 func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Pause, error) {
 	n, err := newDraft(who, TaskRequest{ID: r.ID, Kind: KindPause, Why: r.Why})
-	if err == nil {
-		err = r.Check()
-	}
-	if err != nil {
+	if err = cmp.Or(err, r.Check()); err != nil {
 		return dedup.Pause{}, err
 	}
 	p := dedup.Pause{ID: n.ID, By: n.Actor, Why: n.Why}
