@@ -126,10 +126,15 @@ func (a *API) getGroup(ctx context.Context, in *struct {
 		return view.Group{}, err
 	}
 	g, ok := known.Value.Group(in.ID)
-	if !ok {
-		return g, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", view.ErrNothing, in.ID)
+	return g, nothingIf(nil, !ok, "no dead letter that was looked at is of the group %q", in.ID)
+}
+
+// nothingIf is err, or that nothing is known when something is so.
+func nothingIf(err error, is bool, format string, args ...any) error {
+	if err != nil || !is {
+		return err
 	}
-	return g, nil
+	return fmt.Errorf("%w: %w", view.ErrNothing, fmt.Errorf(format, args...))
 }
 
 func (a *API) listLetters(ctx context.Context, in *struct {
@@ -151,11 +156,8 @@ func (a *API) getLetter(ctx context.Context, in *struct {
 	Tag string `query:"tag" maxLength:"100"`
 }) (Letters, error) {
 	all, err := a.view.Letter(ctx, in.Key, in.Tag)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", view.ErrNothing,
-			in.Key)
-	}
-	return Letters{all}, err
+	return Letters{all}, nothingIf(err, len(all) == 0, "no dead letter has the key %q; /message tells of a message that "+
+		"is not dead", in.Key)
 }
 
 func (a *API) preview(ctx context.Context, in *struct {
@@ -201,10 +203,7 @@ func (a *API) getMessage(ctx context.Context, in *struct {
 	Whole
 }) (view.Told, error) {
 	t, err := a.view.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
-	if err == nil && len(t.Messages) == 0 {
-		err = fmt.Errorf("%w: no message has the key %q%s", view.ErrNothing, in.Key, furtherWords(t))
-	}
-	return t, err
+	return t, nothingIf(err, len(t.Messages) == 0, "no message has the key %q%s", in.Key, furtherWords(t))
 }
 
 // Whole says how far to look.
@@ -225,11 +224,8 @@ func (a *API) getOrder(ctx context.Context, in *struct {
 	Whole
 }) (view.Told, error) {
 	t, err := a.view.Order(ctx, in.SN, in.Whole.Whole)
-	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
-		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", view.ErrNothing, in.SN,
-			furtherWords(t))
-	}
-	return t, err
+	return t, nothingIf(err, len(t.Messages)+len(t.Reserved) == 0, "no message and no reservation is of the order %q%s",
+		in.SN, furtherWords(t))
 }
 
 func (a *API) listActs(ctx context.Context, in *struct {
@@ -335,10 +331,7 @@ func (a *API) getOutboxMessage(ctx context.Context, in *struct {
 	Tag string `query:"tag" maxLength:"600"`
 }) (OutboxMessages, error) {
 	all, err := a.view.OutboxMessage(ctx, in.Tag, in.Key)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: the outbox has no message with the key %q", view.ErrNothing, in.Key)
-	}
-	return OutboxMessages{all}, err
+	return OutboxMessages{all}, nothingIf(err, len(all) == 0, "the outbox has no message with the key %q", in.Key)
 }
 
 func (a *API) previewOutbox(ctx context.Context, in *struct {

@@ -55,21 +55,16 @@ func (p *Pages) overview(ctx context.Context, r *http.Request, d *drawn) error {
 		health.Degraded = append(health.Degraded, names...)
 	}
 	flow, unread := v.Charts(ctx, r.URL.Query().Get("span"))
+	latest := slices.Clone(flow.Pieces)
+	slices.Reverse(latest) // it is first in the table
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), shown{
 		"Now": hour.Now(), "Charts": flow, "Drawn": charts(flow), "NoCharts": unread, "Spans": view.Spans(),
-		"Step": float64(flow.Step), "Pieces": latestFirst(flow.Pieces), "Outcomes": outcomes(hour), "Parts": parts(hour),
+		"Step": float64(flow.Step), "Pieces": latest, "Outcomes": outcomes(hour), "Parts": parts(hour),
 		"Needs": append(needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil &&
 			!leader.At.IsZero() && leader.Value == ""), outboxNeeds(v.Outbox().Value)...),
 		"Stuck": stuck, "Dead": dead, "Leader": leader, "Elects": elects,
 	}
 	return nil
-}
-
-// latestFirst is for a table.
-func latestFirst(all []view.Piece) []view.Piece {
-	all = slices.Clone(all)
-	slices.Reverse(all)
-	return all
 }
 
 // needs are what a person should look at, the worst first.
@@ -158,13 +153,7 @@ func waits(why string) need {
 
 // partName is what is amiss, in words where the engine's name says too little.
 func partName(name string) string {
-	switch name + ": " {
-	case waitsForPerson:
-		return "pause by a person"
-	case waitsForBrake:
-		return "brake"
-	}
-	return name
+	return cmp.Or(map[string]string{waitsForPerson: "pause by a person", waitsForBrake: "brake"}[name+": "], name)
 }
 
 // outcomes are the deliveries by outcome, the most frequent first; those that did not happen in the hour are left out.

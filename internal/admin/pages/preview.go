@@ -70,11 +70,8 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		return err
 	}
 	token, err := p.token(ctx, r, d)
-	if err != nil {
-		return err
-	}
-	trial, err := p.token(ctx, r, d) // of the second form
-	if err != nil {
+	trial, err2 := p.token(ctx, r, d) // of the second form
+	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
 	same := 0

@@ -18,6 +18,7 @@ import (
 // words are what templates may call.
 func (p *Pages) words() template.FuncMap {
 	return template.FuncMap{
+		"list":      func(all ...string) []string { return all },
 		"link":      p.link,
 		"query":     p.query,
 		"verdict":   verdictText,

@@ -30,13 +30,7 @@ const (
 
 // String is the right as the file of tokens has it.
 func (r Right) String() string {
-	switch r {
-	case Look:
-		return "read"
-	case Act:
-		return "full"
-	}
-	return "none"
+	return [...]string{Nobody: "none", Look: "read", Act: "full"}[r]
 }
 
 // Person is who asks, as far as the guard knows.
@@ -318,7 +312,9 @@ func nameable(name string) bool {
 func (p Proxy) who(r *http.Request) (Person, bool) {
 	names := r.Header.Values(p.Header)
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if p.Header == "" || err != nil || len(names) != 1 || !p.trusts(peer.Addr().Unmap()) {
+	if p.Header == "" || err != nil || len(names) != 1 || !slices.ContainsFunc(p.Peers, func(n netip.Prefix) bool {
+		return n.Contains(peer.Addr().Unmap())
+	}) {
 		return Person{}, false
 	}
 	name := strings.TrimSpace(names[0])
@@ -330,10 +326,6 @@ func (p Proxy) who(r *http.Request) (Person, bool) {
 		person.Right = Look
 	}
 	return person, true
-}
-
-func (p Proxy) trusts(peer netip.Addr) bool {
-	return slices.ContainsFunc(p.Peers, func(n netip.Prefix) bool { return n.Contains(peer) })
 }
 
 func (p Proxy) groups(r *http.Request) bool {

@@ -63,16 +63,6 @@ func (r OutboxRow) Facts() []operator.Fact {
 	}
 }
 
-func (h Hide) outbox(r *OutboxRow) {
-	if !h.Any() {
-		return
-	}
-	if r.Raw != "" {
-		r.Body, r.Raw = "?", ""
-	}
-	r.Body, r.Headers = h.text(r.Body), ""
-}
-
 // absentFor is for how long it is believed that there is no outbox.
 const absentFor = time.Minute
 
@@ -109,7 +99,7 @@ func (v *View) OutboxMessage(ctx context.Context, tag, key string) ([]OutboxRow,
 		found, err := v.o.Desk.Outbox().Show(ctx, tag, key)
 		all := OutboxOf(found)
 		for i := range all {
-			v.o.Hide.outbox(&all[i])
+			v.o.Hide.message(&all[i].Body, &all[i].Raw, &all[i].Headers)
 		}
 		return all, err
 	})

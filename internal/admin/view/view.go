@@ -103,11 +103,9 @@ func (v *View) Run(ctx context.Context) {
 	}
 	for _, look := range looks {
 		look.begin(ctx)
+		defer look.end()
 	}
 	v.sample(ctx)
-	for _, look := range looks {
-		look.end()
-	}
 }
 
 // deadKeep is how long a count of the dead letters is kept, while that takes no time worth mentioning.
@@ -322,7 +320,7 @@ func (v *View) tell(
 		copies := func(row dedup.Row) string { return operator.CopiesText(row, v.o.Names.Queue) }
 		t := Tell(found, order, v.o.Names, lock, copies)
 		for i := range t.Messages {
-			v.o.Hide.explanation(&t.Messages[i])
+			v.o.Hide.message(&t.Messages[i].Body, &t.Messages[i].Raw, &t.Messages[i].Props)
 		}
 		return t, err
 	})
@@ -398,14 +396,15 @@ func (h Hide) letter(s *deadletter.Shown) {
 	s.Properties, s.Headers = nil, nil
 }
 
-func (h Hide) explanation(e *operator.Explanation) {
+// message hides what a message holds: its body, or raw when that is no text, and what stands beside it.
+func (h Hide) message(body, raw, beside *string) {
 	if !h.Any() {
 		return
 	}
-	if e.Raw != "" {
-		e.Body, e.Raw = "?", ""
+	if *raw != "" {
+		*body, *raw = "?", ""
 	}
-	e.Body, e.Props = h.text(e.Body), ""
+	*body, *beside = h.text(*body), ""
 }
 
 // text is a body as it may be seen.
