@@ -45,6 +45,8 @@ type Options struct {
 	Version, Revision string // of what the process was built from, for whoever looks at a fleet
 	// PagesOnly consumes nothing, holds no election and publishes no outbox: `rollbackd serve`.
 	PagesOnly bool
+	// RelayOnly publishes the outbox and nothing else: `rollbackd relay`.
+	RelayOnly bool
 	// IgnoreOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
 	IgnoreOldLog bool
 	// Expected names the messages that should have come, for pages and API.
@@ -58,29 +60,30 @@ type Options struct {
 // New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
 // away.
 func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
-	d, fresh := prepared(ctx, cfg, log, o)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.close())
-		}
-	}()
-	if d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log); err != nil {
-		return d, err
+	d = prepared(ctx, cfg, log, o)
+	d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log)
+	switch {
+	case err != nil || o.PagesOnly:
+	case o.RelayOnly:
+		d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
+	default:
+		err = d.openEngine(ctx, o)
 	}
-	if !o.PagesOnly {
-		if err := d.openEngine(ctx, fresh, o); err != nil {
-			return d, err
-		}
+	if err == nil {
+		err = d.openSite(ctx, o)
 	}
-	return d, d.openSite(ctx, fresh, o, false)
+	if err != nil {
+		err = errors.Join(err, d.close())
+	}
+	return d, err
 }
 
 // openEngine makes what consumes, and what publishes the outbox beside it.
-func (d *Daemon) openEngine(ctx context.Context, fresh func(key string) func() string, o Options) (err error) {
+func (d *Daemon) openEngine(ctx context.Context, o Options) (err error) {
 	cfg, log := d.cfg, d.log
 	spans := d.exports.Spans
 	if cfg.DeadLetterWebhook != "" {
-		secrets := fresh("DEAD_LETTER_WEBHOOK_SECRET")
+		secrets := cfg.Fresh("DEAD_LETTER_WEBHOOK_SECRET", d.warn(ctx))
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
 			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) }, TracerProvider: spans,
 		})
@@ -124,26 +127,9 @@ func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
 	return func(w config.Warning) { d.log.WarnContext(ctx, w.String()) }
 }
 
-// NewRelay joins a daemon that is the relay of the outbox alone: `rollbackd relay`.
-func NewRelay(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
-	d, fresh := prepared(ctx, cfg, log, o)
-	if d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log); err == nil {
-		d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
-	}
-	if err == nil {
-		err = d.openSite(ctx, fresh, o, true)
-	}
-	if err != nil {
-		err = errors.Join(err, d.close())
-	}
-	return d, err
-}
-
 // prepared has what every daemon has: metrics of the process, and secrets that are read again.
-func prepared(
-	ctx context.Context, cfg config.Config, log *slog.Logger, o Options,
-) (d *Daemon, fresh func(key string) func() string) {
-	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
+func prepared(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) *Daemon {
+	d := &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
@@ -157,22 +143,22 @@ func prepared(
 		}, end))
 	}
 	warn := d.warn(ctx)
-	fresh = func(key string) func() string { return cfg.Fresh(key, warn) }
 	d.cfg.Config.Fresh = consumer.Fresh{
-		MySQLDSN: fresh("MYSQL_DSN"), RedisURL: fresh("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
+		MySQLDSN: cfg.Fresh("MYSQL_DSN", warn), RedisURL: cfg.Fresh("REDIS_URL", warn), AMQPURLs: cfg.FreshAMQPURLs(warn),
 	}
-	return d, fresh
+	return d
 }
 
-// openSite makes what answers over HTTP, if there is an address for it; a bare one has neither pages nor API.
-func (d *Daemon) openSite(ctx context.Context, fresh func(key string) func() string, said Options, bare bool) error {
+// openSite makes what answers over HTTP, if there is an address for it; that of a relay has neither pages nor API.
+func (d *Daemon) openSite(ctx context.Context, said Options) error {
 	cfg := d.cfg
 	if cfg.HTTPAddr == "" {
 		return nil
 	}
 	o := site.Options{Expected: said.Expected}
-	o.Addr, o.Version, o.Metrics, o.Debug, o.Bare = cfg.HTTPAddr, said.Version, d.registry, http.DefaultServeMux, bare
-	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = fresh("ADMIN_TOKEN"), cfg.AdminTokensFile,
+	o.Addr, o.Version, o.Metrics, o.Debug, o.Bare = cfg.HTTPAddr, said.Version, d.registry, http.DefaultServeMux,
+		said.RelayOnly
+	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = cfg.Fresh("ADMIN_TOKEN", d.warn(ctx)), cfg.AdminTokensFile,
 		site.Proxy(cfg.AdminProxy)
 	o.Guard.BasePath = cfg.BasePath
 	o.View.Health, o.View.Logger = d.health, d.log

@@ -37,13 +37,13 @@ behind the last one first; what it could not read by then is a warning, and 'doc
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
 		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
-				o.IgnoreOldLog = *ignoreOldLog
+			o := daemon.Options{IgnoreOldLog: *ignoreOldLog}
+			return work(ctx, c, o, func(cfg config.Config, log *slog.Logger) error {
 				for _, queue := range cfg.All() {
-					log.InfoContext(ctx, "starting", "version", o.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
+					log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
 						queue.Lanes, "batch_size", queue.BatchSize)
 				}
-				return withPages(ctx, c, cfg, log, o)
+				return nil
 			})
 		}
 	},
@@ -62,27 +62,16 @@ account that may only read, everything is shown, and an act says which right is 
 	Forms: command.NoForm,
 	Flags: func(*command.Flags) command.Work {
 		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
-				if o.PagesOnly = true; cfg.HTTPAddr == "" {
-					return nil, command.Usagef("ROLLBACKD_HTTP_ADDR is off: nothing would be shown anywhere")
+			return work(ctx, c, daemon.Options{PagesOnly: true}, func(cfg config.Config, log *slog.Logger) error {
+				if cfg.HTTPAddr == "" {
+					return command.Usagef("ROLLBACKD_HTTP_ADDR is off: nothing would be shown anywhere")
 				}
-				log.InfoContext(ctx, "starting", "version", o.Version, "group", cfg.Group, "queue", cfg.Queue, "pages_only", true)
-				return withPages(ctx, c, cfg, log, o)
+				log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", cfg.Group, "queue", cfg.Queue, "pages_only",
+					true)
+				return nil
 			})
 		}
 	},
-}
-
-// withPages joins a daemon whose pages know what should have come.
-func withPages(
-	ctx context.Context, c *command.Call, cfg config.Config, log *slog.Logger, o daemon.Options,
-) (_ *daemon.Daemon, err error) {
-	if cfg.ExpectedFile != "" {
-		if o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE"); err != nil {
-			return nil, err
-		}
-	}
-	return daemon.New(ctx, cfg, log, o)
 }
 
 // relayAsks are the servers of a relay.
@@ -104,9 +93,10 @@ ROLLBACKD_OUTBOX=on has the relay work within 'run'.`,
 	Forms: command.NoForm,
 	Flags: func(*command.Flags) command.Work {
 		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, func(cfg config.Config, log *slog.Logger, o daemon.Options) (*daemon.Daemon, error) {
-				log.InfoContext(ctx, "starting", "version", o.Version, "exchange", cfg.Exchange, "routing_key", cfg.RoutingKey())
-				return daemon.NewRelay(ctx, cfg, log, o)
+			return work(ctx, c, daemon.Options{RelayOnly: true}, func(cfg config.Config, log *slog.Logger) error {
+				log.InfoContext(ctx, "starting", "version", c.Build.Version, "exchange", cfg.Exchange, "routing_key",
+					cfg.RoutingKey())
+				return nil
 			}, relayAsks...)
 		}
 	},
@@ -129,10 +119,9 @@ func loadInLogForm(ctx context.Context, a *command.App, asks ...string) (config.
 // large bodies would else lie around as garbage, four times over.
 const besideBudget = 64 << 20
 
-// work runs what join makes of the settings until it is told to stop.
+// work runs a daemon, of whose beginning begin tells, until it is told to stop.
 func work(
-	ctx context.Context, c *command.Call, join func(config.Config, *slog.Logger, daemon.Options) (*daemon.Daemon, error),
-	asks ...string,
+	ctx context.Context, c *command.Call, o daemon.Options, begin func(config.Config, *slog.Logger) error, asks ...string,
 ) error {
 	cfg, err := loadInLogForm(ctx, c.App, asks...)
 	if err != nil {
@@ -146,7 +135,14 @@ func work(
 		limit += queue.MemoryBudget
 	}
 	command.CollectSeldom(limit)
-	d, err := join(cfg, log, daemon.Options{Version: c.Build.Version, Revision: c.Build.Revision})
+	o.Version, o.Revision = c.Build.Version, c.Build.Revision
+	if err = begin(cfg, log); err == nil && cfg.ExpectedFile != "" && !o.RelayOnly { // whose pages know what should come
+		o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE")
+	}
+	var d *daemon.Daemon
+	if err == nil {
+		d, err = daemon.New(ctx, cfg, log, o)
+	}
 	if err == nil {
 		err = d.Run(ctx)
 	}
