@@ -48,15 +48,6 @@ const (
 	alertUnrecognizedName tls.AlertError = 112
 )
 
-// alertOf is the alert that the other side has sent. crypto/tls keeps its type to itself, but not what the type prints.
-func alertOf(err error) (alert string, ok bool) {
-	op, ok := errors.AsType[*net.OpError](err)
-	if !ok || op.Op != "remote error" || op.Err == nil {
-		return "", false
-	}
-	return op.Err.Error(), true
-}
-
 // Explain turns the errors of a handshake, and of what came instead of the server's first byte, into an [Error]. Of
 // several the first one counts that says something; what has nothing to do with certificates comes back as it is.
 func (h *Handshake) Explain(errs ...error) error {
@@ -78,8 +69,9 @@ func (h *Handshake) explain(err error) *Error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return h.ofServer(err)
 	}
-	if alert, ok := alertOf(err); ok {
-		return h.ofClient(alert, false)
+	// An alert that the other side has sent: crypto/tls keeps its type to itself, but not what the type prints.
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" && op.Err != nil {
+		return h.ofClient(op.Err.Error(), false)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return &Error{What: "what answers there does not speak TLS",

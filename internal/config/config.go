@@ -9,6 +9,7 @@
 package config
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -162,13 +163,8 @@ func (c Config) LockServers(name string) lockers.Servers {
 
 // LockSetting is the key of the setting that says where the lock is.
 func (c Config) LockSetting() string {
-	switch c.Lock {
-	case lock.KindMySQL:
-		return "MYSQL_DSN"
-	case lock.KindZooKeeper:
-		return "ZOOKEEPER_URL"
-	}
-	return "REDIS_URL"
+	return cmp.Or(map[lock.Kind]string{lock.KindMySQL: "MYSQL_DSN", lock.KindZooKeeper: "ZOOKEEPER_URL"}[c.Lock],
+		"REDIS_URL")
 }
 
 // TopologyConfig is the exchange and the queues.

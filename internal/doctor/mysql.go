@@ -64,7 +64,7 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	a.variables(ctx, pool)
 	if a.ofRelay {
 		a.outbox(ctx, pool)
-		a.relayRights(ctx, pool)
+		a.tryRights(ctx, pool, rights.Names{}, []rights.Role{rights.Relay}, rights.MySQL(rights.Names{}, rights.Relay))
 		return
 	}
 	records, err := dedup.NewLog(db, a.LogOptions())
@@ -326,11 +326,6 @@ func (a *area) outbox(ctx context.Context, pool *sql.DB) {
 		s.Parked), "`"+a.program+" outbox list` says why; then `outbox retry` or `outbox drop`"))
 	a.tell("routing key", warnIf(a.RoutingKey() == "", "the first of ROLLBACKD_ROUTING_KEYS is a pattern: a message that "+
 		"names no routing key is parked", "put the key first that producers publish with, or name one in each message"))
-}
-
-// relayRights tries those of a relay's account.
-func (a *area) relayRights(ctx context.Context, pool *sql.DB) {
-	a.tryRights(ctx, pool, rights.Names{}, []rights.Role{rights.Relay}, rights.MySQL(rights.Names{}, rights.Relay))
 }
 
 // publishes looks whether a relay may publish to the exchange, and whether there is one.
