@@ -328,9 +328,7 @@ const defaultWindow = 500
 
 // Check says what is wrong with it.
 func (r *Request) Check() error {
-	if r.Window == 0 {
-		r.Window = defaultWindow
-	}
+	r.Window = cmp.Or(r.Window, defaultWindow)
 	err := deadletter.ReplayOptions{Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures}.Validate()
 	return cmp.Or(
 		refuseIf(!r.Kind.asked(), "a run of kind %q, want %s or %s", string(r.Kind), KindReplay, KindDiscard),

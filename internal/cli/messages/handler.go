@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
@@ -69,20 +71,14 @@ func messageToTry(c *command.Call, key, tag string) (m consumer.Message, err err
 	if err != nil {
 		return m, fmt.Errorf("read the message: %w", err)
 	}
-	if tag == "" {
-		tag = cfg.RoutingKeys[0]
-	}
+	tag = cmp.Or(tag, cfg.RoutingKeys[0])
 	sources, _ := wire.ParseKeySources(cfg.KeyFrom) // the settings were read
 	d := rabbit.Delivery{Message: rabbit.Message{Body: body, Type: tag}}
 	id, err := wire.Identify(cfg.Group, sources, cfg.Queue, d)
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok && key == "" {
 		return m, command.Usagef("the message has no usable key: %s; --key gives it one", filed.Why)
 	}
-	m.Identity, m.Body = id.Identity, body
-	m.Group, m.Tag = cfg.Group, tag
-	if key != "" {
-		m.Key = key
-	}
+	m.Body, m.Identity = body, dedup.Identity{Group: cfg.Group, Tag: tag, Key: cmp.Or(key, id.Identity.Key)}
 	return m, nil
 }
 
