@@ -103,11 +103,8 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 }
 
 func TestOffAndEmptySwitchOff(t *testing.T) {
-	cfg := load(t, map[string]string{
-		"ROLLBACKD_REDIS_URL": "off", "ROLLBACKD_HTTP_ADDR": "off", "ROLLBACKD_MAX_DEAD_RATE": "off",
-		"ROLLBACKD_COMPENSATE_AFTER": "off",
-		"ROLLBACKD_ADMIN_TOKEN":      "", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "",
-	})
+	cfg := load(t, set("REDIS_URL", "off", "HTTP_ADDR", "off", "MAX_DEAD_RATE", "off", "COMPENSATE_AFTER", "off",
+		"ADMIN_TOKEN", "", "DEAD_LETTER_WEBHOOK", "", "DEAD_LETTER_WEBHOOK_SECRET", ""))
 	if cfg.RedisURL != "" || cfg.HTTPAddr != "" || cfg.MaxDead != consumer.Off || cfg.CompensateAfter != 0 ||
 		cfg.AdminToken != "" || cfg.DeadLetterWebhook != "" || cfg.DeadLetterWebhookSecret != "" {
 		t.Errorf("fields are not switched off: %#v", fieldValues(cfg))
@@ -123,10 +120,7 @@ func TestALockThatIsNotInRedisHasNoRedis(t *testing.T) {
 		}
 	}
 	assert.Is(t, load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}).Lock, lock.KindOff, "REDIS_URL=off: the lock")
-	cfg := load(t, map[string]string{
-		"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": "rediss://a,rediss://b,rediss://c",
-		"ROLLBACKD_REDIS_TLS_CA_FILE": "/ca",
-	})
+	cfg := load(t, set("LOCK", "redlock", "REDIS_URL", "rediss://a,rediss://b,rediss://c", "REDIS_TLS_CA_FILE", "/ca"))
 	const want = "rediss://a?ssl_ca_certs=%2Fca,rediss://b?ssl_ca_certs=%2Fca,rediss://c?ssl_ca_certs=%2Fca"
 	assert.Is(t, cfg.RedisURL, want, "with a CA the masters")
 }

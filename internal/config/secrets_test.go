@@ -131,12 +131,9 @@ func checkHidden(t *testing.T, all []Variable, value, marker string) {
 }
 
 func TestConfigPrintsWithoutSecretsInEveryForm(t *testing.T) {
-	cfg := load(t, map[string]string{
-		"ROLLBACKD_AMQP_URL": "amqp://u:hunter2@h/", "ROLLBACKD_MYSQL_DSN": "u:hunter2@tcp(h:1)/d",
-		"ROLLBACKD_REDIS_URL":   "redis://:hunter2@h/",
-		"ROLLBACKD_ADMIN_TOKEN": "hunter2hunter2hunter2", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://h/hunter2",
-		"ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "hunter2",
-	})
+	cfg := load(t, set("AMQP_URL", "amqp://u:hunter2@h/", "MYSQL_DSN", "u:hunter2@tcp(h:1)/d", "REDIS_URL",
+		"redis://:hunter2@h/", "ADMIN_TOKEN", "hunter2hunter2hunter2", "DEAD_LETTER_WEBHOOK", "https://h/hunter2",
+		"DEAD_LETTER_WEBHOOK_SECRET", "hunter2"))
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("start", "config", cfg)
 	asJSON := require.Get(json.Marshal(cfg))(t)
