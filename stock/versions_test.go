@@ -1,7 +1,6 @@
 package stock_test
 
 import (
-	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +17,8 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-//go:embed testdata/former.sql
-var former string
+// former are the statements that made the tables of the last release without room.
+const former = "testdata/former.sql"
 
 // withStock is what a service migrates that has both log and stock in a schema.
 func withStock() dedup.MigrateOptions {
@@ -52,24 +51,11 @@ func versions(t *testing.T, db *gorm.DB, what string) string {
 	return strings.Join(rows, "\n")
 }
 
-func openSchema(t *testing.T) *gorm.DB {
-	t.Helper()
-	db := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
-	pool := require.Get(db.DB())(t)
-	t.Cleanup(func() { _ = pool.Close() })
-	return db
-}
-
 // The log's package made the tables of stock once. A database of that time is this program's too: what is applied is
 // known, what is left is applied, and a new one is made like it, down to the version table.
 func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
-	old := openSchema(t)
-	for text := range strings.SplitSeq(former, ";\n") {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
-		require.OK(t, old.WithContext(t.Context()).Exec(text).Error)
-	}
+	old := newEmptyWorld(t).g
+	stack.Script(t, require.Get(old.DB())(t), former)
 	const ofFormer = "CONCAT_WS(' ', set_name, version, oldest, " +
 		"IF(set_name = 'stock' AND version > 1 OR set_name LIKE 'log:%' AND version > 3, '', applied_at))"
 	applied := versions(t, old, ofFormer)
@@ -89,7 +75,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 		t.Errorf("the versions are\n%q\nthey were\n%s", got, applied)
 	}
 
-	fresh := openSchema(t)
+	fresh := newEmptyWorld(t).g
 	require.OK(t, dedup.Migrate(t.Context(), fresh, withStock()))
 	d := cmp.Diff(schema(t, old), schema(t, fresh))
 	assert.That(t, d == "", "a new schema differs from one of the former program (-former +new):\n%s", d)
@@ -143,11 +129,7 @@ const (
 func newFormerWorld(t *testing.T) *world {
 	t.Helper()
 	w := newEmptyWorld(t)
-	for text := range strings.SplitSeq(former, ";\n") {
-		if strings.TrimSpace(text) != "" {
-			w.exec(text)
-		}
-	}
+	stack.Script(t, w.db, former)
 	for _, statement := range audit {
 		w.exec(statement)
 	}
