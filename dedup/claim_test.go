@@ -318,16 +318,6 @@ func stand(t *testing.T, dsn, group string) *candidate {
 	return c
 }
 
-func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(time.Minute):
-		t.Fatalf("still not: %s", what)
-	}
-	return v
-}
-
 func (c *candidate) leader() int64 {
 	c.w.t.Helper()
 	return require.Get(c.w.log.Leader(c.w.t.Context(), "g"))(c.w.t)
@@ -348,12 +338,12 @@ func (w *world) waits() {
 func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
 	w := newWorld(t)
 	first := stand(t, w.dsn, "g")
-	receive(t, "the first is elected", first.on)
+	poll.Receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
 	w.waits()
 	other, another := stand(t, w.dsn, "other"), stand(t, newWorldOn(t, stack.MySQL(t)).dsn, "g")
-	receive(t, "another group", other.on)
-	receive(t, "another schema", another.on)
+	poll.Receive(t, "another group", other.on)
+	poll.Receive(t, "another schema", another.on)
 	other.stop()
 	select {
 	case <-second.on:
@@ -362,13 +352,13 @@ func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
 	}
 
 	w.exec("KILL ?", first.leader())
-	receive(t, "the second takes over", second.on)
-	assert.Error(t, receive(t, "the first notices", first.ended), ErrLeadershipLost, "the first one's end")
+	poll.Receive(t, "the second takes over", second.on)
+	assert.Error(t, poll.Receive(t, "the first notices", first.ended), ErrLeadershipLost, "the first one's end")
 	id := second.leader()
 	second.stop()
-	receive(t, "the second ends", second.gone)
+	poll.Receive(t, "the second ends", second.gone)
 	assert.Error(t, <-second.ended, context.Canceled, "the second one's end")
-	receive(t, "the first is elected again", first.on)
+	poll.Receive(t, "the first is elected again", first.on)
 	assert.That(t, first.leader() != 0, "nobody holds the lock")
 	poll.Until(t, "the session's end", func() bool {
 		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
@@ -409,7 +399,7 @@ func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
 	}
 	both := func(name string) {
 		t.Helper()
-		got := []string{receive(t, "a post is taken", elected), receive(t, "another post is taken", elected)}
+		got := []string{poll.Receive(t, "a post is taken", elected), poll.Receive(t, "another post is taken", elected)}
 		if slices.Sort(got); !slices.Equal(got, []string{name + " a", name + " b"}) {
 			t.Errorf("elected are %q, want the %s for both", got, name)
 		}
@@ -427,16 +417,16 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	c := stand(t, newWorldOn(t, server.Database(t)).dsn, "g")
-	receive(t, "elected", c.on)
+	poll.Receive(t, "elected", c.on)
 	assert.OK(t, server.Kill())
-	assert.Error(t, receive(t, "its leadership is lost", c.ended), ErrLeadershipLost, "its end")
+	assert.Error(t, poll.Receive(t, "its leadership is lost", c.ended), ErrLeadershipLost, "its end")
 	assert.OK(t, server.Start())
-	receive(t, "elected again", c.on)
+	poll.Receive(t, "elected again", c.on)
 	// a server that hangs is noticed, too, and a stop does not wait for it
 	assert.OK(t, server.Freeze())
-	receive(t, "its leadership is lost", c.ended)
+	poll.Receive(t, "its leadership is lost", c.ended)
 	c.stop()
-	receive(t, "the end", c.gone)
+	poll.Receive(t, "the end", c.gone)
 	assert.OK(t, server.Thaw())
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -224,13 +225,5 @@ func hash(body byte) (h [32]byte) {
 // Await waits for a condition of the server.
 func (w *World) Await(what string, ok func() bool) {
 	w.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			w.Fatalf("waited in vain: %s", what)
-		}
-	}
+	require.That(w, poll.During(w.Context(), time.Minute, 5*time.Millisecond, ok), "waited in vain: %s", what)
 }

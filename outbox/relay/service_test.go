@@ -337,15 +337,6 @@ func newGate(wire *stack.TCPProxy, words ...string) gate {
 	}, opened), opened}
 }
 
-func (w *world) await(what string, happened <-chan struct{}) {
-	w.Helper()
-	select {
-	case <-happened:
-	case <-time.After(time.Minute):
-		w.Fatalf("still not after a minute: %s", what)
-	}
-}
-
 // Given a message that a relay has under way, when its key is put once more, then with the same body nothing is to be
 // done, and another body is a conflict until the row is gone.
 func TestAKeyIsTakenWhileItsMessageIsUnderWay(t *testing.T) {
@@ -356,7 +347,7 @@ func TestAKeyIsTakenWhileItsMessageIsUnderWay(t *testing.T) {
 	under := newGate(wire, "the first body")
 	w.put(message("k", "the first body"))
 	w.relay(cfg)
-	w.await("the message to be under way", under.reached)
+	poll.Receive(t, "the message to be under way", under.reached)
 	again := w.tryPut(message("k", "the first body"))
 	other := w.tryPut(message("k", "another"))
 	close(under.opened)
@@ -381,7 +372,7 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 			deleted := newGate(wire, "DELETE o FROM", "COMMIT")
 			w.put(message("k", "the first body"))
 			w.relay(cfg)
-			w.await("the row to be deleted", deleted.reached)
+			poll.Receive(t, "the row to be deleted", deleted.reached)
 
 			tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 			defer func() { _ = tx.Rollback() }() // after a commit it does nothing

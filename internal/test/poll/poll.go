@@ -38,3 +38,14 @@ func Until(t testing.TB, what string, yes func() bool) {
 		t.Fatalf("still not after a minute: %s", what)
 	}
 }
+
+// Receive waits for a value, or for the end of what would send it, and fails the test when that takes over a minute.
+func Receive[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(time.Minute):
+		t.Fatalf("still not after a minute: %s", what)
+	}
+	return v
+}
