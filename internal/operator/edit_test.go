@@ -32,9 +32,7 @@ func (w *world) puts() []outbox.Row {
 // Given a dead letter and an outbox, when it is edited, and again under the same id and another one, then it has ended,
 // one message with a new key waits for its queue alone, the stories of both name the other, and the letter is swept.
 func TestAnEditedLetterEndsAndOneMessageIsSentInItsPlace(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
-	w.dead("shelf is locked", "k")
+	w := newWorld(t).outbox().dead("shelf is locked", "k")
 	w.daemon()
 	const id = "0190aaaa-0000-7000-8000-000000000001"
 
@@ -88,9 +86,7 @@ func TestAnEditThatMayNotBeSaysWhyAndChangesNothing(t *testing.T) {
 			"a new key"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.outbox()
-			w.dead("shelf is locked", "k", strings.Repeat("k", 250))
+			w := newWorld(t).outbox().dead("shelf is locked", "k", strings.Repeat("k", 250))
 			if tc.given != nil {
 				tc.given(w)
 			}
@@ -113,8 +109,7 @@ func TestAnEditThatMayNotBeSaysWhyAndChangesNothing(t *testing.T) {
 // Given a dead letter, when many edit it at once while others replay and discard it, then it goes one way alone: the
 // edited message is put once if it was edited, and not at all otherwise.
 func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
+	w := newWorld(t).outbox()
 	edited := 0
 	for round := range 8 {
 		key := fmt.Sprintf("k-%d", round)

@@ -24,10 +24,11 @@ import (
 	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
-func (w *world) outbox() {
+func (w *world) outbox() *world {
 	w.T.Helper()
 	g, _ := w.Open(stack.ForMigrations(w.T, w.DSN), dedup.OpenOptions{})
 	w.Must(outbox.Migrate(w.T.Context(), g))
+	return w
 }
 
 func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
@@ -54,8 +55,7 @@ func (w *world) story(key string) (e operator.Explanation, steps []string) {
 // story begins at the outbox and ends with the effect, also once nothing of it is left there, and the batch is linked
 // to the span.
 func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
+	w := newWorld(t).outbox()
 	spans := tracetest.NewInMemoryExporter()
 	w.Consume(consumer.Each(func(context.Context, *gorm.DB, consumer.Message) error { return nil }),
 		func(c *consumer.Config) {
@@ -108,8 +108,7 @@ func (w *world) park(ago time.Duration, keys ...string) {
 // Given parked messages, when persons ask the fleet to retry and to drop some, then a daemon does it, and the record
 // says who, why, what came of it, and what was dropped.
 func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
+	w := newWorld(t).outbox()
 	w.park(time.Minute, "A", "B", "C")
 	w.daemon()
 	ask := func(r operator.OutboxRequest, outcome string) operator.Act {
@@ -155,8 +154,7 @@ func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
 // the fleet to put the missing into the outbox, then a daemon that knows the SELECT does it, once, and the record says
 // what it found.
 func TestADaemonPutsWhatNobodyHasSeenIntoTheOutbox(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
+	w := newWorld(t).outbox()
 	w.Exec("CREATE TABLE orders (id INT PRIMARY KEY, sn VARCHAR(20), body VARCHAR(20), at DATETIME)")
 	w.Exec("INSERT INTO orders VALUES (1, 'lost', '{}', UTC_TIMESTAMP()), (2, 'old', '{}', NULL), " +
 		"(3, 'without', NULL, UTC_TIMESTAMP())")

@@ -137,8 +137,7 @@ func TestARehearsalMayTakeAsLongAsItsHandler(t *testing.T) {
 
 // Given an edit of a letter with which a process has died, when it is shown what it would do, then no handler runs it.
 func TestAnEditOfWhatEndedAProcessIsNotRehearsed(t *testing.T) {
-	w := newWorld(t)
-	w.outbox()
+	w := newWorld(t).outbox()
 	w.Dead(dedup.ReasonCrashed, "lease expired", "k")
 	p := require.Get(w.newDesk(untouched(t)).PreviewEdit(t.Context(), edit("k")))(t)
 	assert.Has(t, p.NoRehearsal, "process has died", "it is not rehearsed:")
