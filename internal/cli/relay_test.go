@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,23 +22,16 @@ import (
 // put commits n messages in transactions of a hundred.
 func (s *shell) put(prefix string, n int, routingKey string) {
 	s.t.Helper()
-	for i := 0; i < n; {
-		tx, err := s.db().BeginTx(s.t.Context(), nil)
-		for ; err == nil && i < n; i++ {
-			key := fmt.Sprintf("%s-%d", prefix, i)
-			err = outbox.Put(s.t.Context(), tx, outbox.Message{Tag: "stock.rollback", Key: key, RoutingKey: routingKey,
-				Value: map[string]string{"order_sn": key}})
-			if i%100 == 99 {
-				i++
-				break
-			}
-		}
-		if err == nil {
-			err = tx.Commit()
-		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
+	messages := make([]outbox.Message, n)
+	for i := range messages {
+		key := fmt.Sprintf("%s-%d", prefix, i)
+		messages[i] = outbox.Message{Tag: "stock.rollback", Key: key, RoutingKey: routingKey,
+			Value: map[string]string{"order_sn": key}}
+	}
+	for some := range slices.Chunk(messages, 100) {
+		tx := require.Get(s.db().BeginTx(s.t.Context(), nil))(s.t)
+		require.OK(s.t, outbox.Put(s.t.Context(), tx, some...))
+		require.OK(s.t, tx.Commit())
 	}
 }
 
