@@ -254,28 +254,25 @@ func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
 	one := []string{"outer: 1", "inner: 1", "outer: 1", "inner: 1", "outer: 1", "inner: 1"}
 	all := []string{"outer: 3", "inner: 3"}
 	type kind struct {
-		handler func(w *world) consumer.Handler
+		handler consumer.Handler // none: Calls
 		want    []string
 	}
-	of := func(h consumer.Handler) func(*world) consumer.Handler {
-		return func(*world) consumer.Handler { return h }
-	}
 	each(t, map[string]kind{
-		"Each":      {of(by(false, effectOfKey)), one},
-		"JSON":      {of(consumer.JSON(fillOne)), one},
-		"a batch":   {of(by(true, effectOfKey)), all},
-		"JSONBatch": {of(consumer.JSONBatch(fillAll)), all},
-		"Mux":       {of(consumer.Mux{tag: consumer.JSONBatch(fillAll)}), all},
-		"a Validator": {of(validating{by(true, effectOfKey), func(m *consumer.Message) error { return nil }}),
-			all},
-		"Calls": {func(w *world) consumer.Handler {
-			return consumer.Calls(func(ctx context.Context, m consumer.Message) error {
+		"Each":        {by(false, effectOfKey), one},
+		"JSON":        {consumer.JSON(fillOne), one},
+		"a batch":     {by(true, effectOfKey), all},
+		"JSONBatch":   {consumer.JSONBatch(fillAll), all},
+		"Mux":         {consumer.Mux{tag: consumer.JSONBatch(fillAll)}, all},
+		"a Validator": {validating{by(true, effectOfKey), func(*consumer.Message) error { return nil }}, all},
+		"Calls":       {nil, one},
+	}, func(t *testing.T, w *world, k kind) {
+		if k.handler == nil {
+			k.handler = consumer.Calls(func(ctx context.Context, m consumer.Message) error {
 				return insert(w.gorm.WithContext(ctx), m.Key)
 			}, consumer.CallOptions{Concurrency: 1})
-		}, one},
-	}, func(t *testing.T, w *world, k kind) {
+		}
 		var o witness
-		w.handler = consumer.With(k.handler(w), o.called("outer"), o.called("inner"))
+		w.handler = consumer.With(k.handler, o.called("outer"), o.called("inner"))
 		w.oneBatch(3)
 		w.publish(`{"name":"a","places":1}`, keys("order", 3)...)
 		w.start()
