@@ -384,23 +384,17 @@ func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
 // Given a program of two queues, when the handler of one never returns, or writes into a table that is not there, then
 // the other queue is consumed as ever, and the state names the queue with the trouble until it is over.
 func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
-	type one struct {
-		handle func(mended <-chan struct{}, tx *gorm.DB, m consumer.Message) error
-		mend   func(w *world)
-	}
-	each(t, map[string]one{
-		"stuck": {func(mended <-chan struct{}, _ *gorm.DB, _ consumer.Message) error {
-			<-mended
-			return nil
-		}, func(*world) {}},
-		"no table": {func(_ <-chan struct{}, tx *gorm.DB, m consumer.Message) error {
-			return tx.Exec("INSERT INTO not_there VALUES (?)", m.Key).Error
-		}, func(w *world) { w.exec("CREATE TABLE not_there (k VARBINARY(255) NOT NULL)") }},
-	}, func(t *testing.T, w *world, c one) {
+	each(t, named("stuck", "no table"), func(t *testing.T, w *world, way string) {
 		mended := make(chan struct{})
 		p := pairOn(w, func(one, other *consumer.Member) {
 			other.HandlerTimeout, other.Lease = 2*time.Second, 4*time.Second
-			other.Handler = by(false, func(tx *gorm.DB, m consumer.Message) error { return c.handle(mended, tx, m) })
+			other.Handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
+				if way == "stuck" {
+					<-mended
+					return nil
+				}
+				return tx.Exec("INSERT INTO not_there VALUES (?)", m.Key).Error
+			})
 		})
 		inTrouble := func() bool {
 			s := p.State()
@@ -415,10 +409,8 @@ func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
 		p.publish(all, nil)
 		w.eventually("the others are applied", func() bool { return len(w.effects()) == len(all) })
 		w.want("effects", w.effects(), once(prefixed("one ", all)...))
-		if !p.Members()[0].State().Consuming {
-			t.Error("the first queue is not consumed")
-		}
-		c.mend(w)
+		is(w, "the first queue is consumed", p.Members()[0].State().Consuming, true)
+		w.exec("CREATE TABLE not_there (k VARBINARY(255) NOT NULL)")
 		close(mended)
 		w.eventually("the trouble is over", func() bool { return !inTrouble() })
 		require.OK(t, p.drained())

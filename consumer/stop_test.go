@@ -92,9 +92,8 @@ func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
 	if once+twice != 450 || twice == 0 || twice > 200 {
 		t.Errorf("%d rows with one attempt, %d with two; want 450 in all, and one group with two", once, twice)
 	}
-	if got := w.outcomes(); got["retried"] != 450+twice || got["applied"]+got["dead_lettered"] != 0 {
-		t.Errorf("outcomes %v, want %d retried", got, 450+twice)
-	}
+	is(w, "retried", w.outcomes()["retried"], 450+twice)
+	is(w, "applied or dead", w.outcomes()["applied"]+w.outcomes()["dead_lettered"], 0)
 }
 
 func TestADrainThatCannotFinishEndsInTime(t *testing.T) {
@@ -253,10 +252,8 @@ func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
 	w.recovered(r)
 	w.applied(all...)
 	w.eventually("all are counted", func() bool { return w.outcomes()["applied"] == 10 })
-	got := w.outcomes()
-	if got["applied"] != 10 || got["abandoned"] == 0 || got["duplicate"] > 0 {
-		t.Errorf("outcomes %v, want 10 applied, some abandoned, and what was applied acked", got)
-	}
+	assert.AtLeast(t, w.outcomes()["abandoned"], 1, "abandoned")
+	is(w, "duplicates of what was applied", w.outcomes()["duplicate"], 0)
 	is(w, "paused", fmt.Sprint(w.counts("rollbackd_paused")), "map[]")
 }
 
