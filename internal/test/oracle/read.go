@@ -90,7 +90,7 @@ type queues struct {
 const (
 	// mostRead bounds what is read of one queue: it is held unacked meanwhile, and AMQP counts that in 16 bits.
 	mostRead    = 65_535
-	readTimeout = 30 * time.Second
+	readTimeout = 2 * time.Minute
 )
 
 // readQueues takes everything out of the queues, without acknowledging, and gives it back.
