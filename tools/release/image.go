@@ -23,49 +23,28 @@ import (
 
 // writeImage makes what deploy/Dockerfile makes, without a daemon: an image for each processor's binary under one
 // index, as an archive of an OCI layout. Work is a folder for it.
-func writeImage(s source, binaries map[string]string, work, path string) error {
+func writeImage(s source, binaries map[string]string, work, path string) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range slices.Sorted(maps.Keys(binaries)) {
-		image, err := imageOf(s, arch, binaries[arch])
-		if err != nil {
-			return fmt.Errorf("the image for %s: %w", arch, err)
-		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{
-			Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: imageOf(s, arch, binaries[arch]),
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
 	}
 	dir := filepath.Join(work, "oci")
-	l, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return err
-	}
+	l := get(layout.Write(dir, empty.Index))
 	name := map[string]string{"org.opencontainers.image.ref.name": s.version}
-	if err := l.AppendIndex(index, layout.WithAnnotations(name)); err != nil {
-		return err
-	}
-	_, err = output("tar", "--create", "--file="+path, "--directory="+dir, "--sort=name", "--format=ustar", "--owner=0",
+	do(l.AppendIndex(index, layout.WithAnnotations(name)))
+	get(output("tar", "--create", "--file="+path, "--directory="+dir, "--sort=name", "--format=ustar", "--owner=0",
 		"--group=0", "--numeric-owner", "--mode=u=rwX,go=rX", fmt.Sprintf("--mtime=@%d", s.time.Unix()),
-		"oci-layout", "index.json", "blobs")
-	return err
+		"oci-layout", "index.json", "blobs"))
 }
 
-func imageOf(s source, arch, binary string) (v1.Image, error) {
-	files, err := filesOf(s, binary)
-	if err != nil {
-		return nil, err
-	}
+func imageOf(s source, arch, binary string) v1.Image {
+	files := filesOf(s, binary)
 	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }
-	layer, err := tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		return nil, err
-	}
+	layer := get(tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer)))
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if image, err = mutate.AppendLayers(image, layer); err != nil {
-		return nil, err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
+	image = get(mutate.AppendLayers(image, layer))
+	config := get(image.ConfigFile())
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: s.time}
 	// As deploy/Dockerfile says; a test compares them.
@@ -82,43 +61,29 @@ func imageOf(s source, arch, binary string) (v1.Image, error) {
 			"org.opencontainers.image.licenses": "MIT",
 		},
 	}
-	return mutate.ConfigFile(image, config)
+	return get(mutate.ConfigFile(image, config))
 }
 
 // filesOf is the archive of an image's only layer: the binary, its terms, and the authorities that amqps, rediss and
 // webhooks are checked against.
-func filesOf(s source, binary string) ([]byte, error) {
+func filesOf(s source, binary string) []byte {
 	var authorities []byte
 	for root := range bundle.Roots() {
 		if root.Constraint == nil { // a file cannot say under which condition one is trusted
 			authorities = append(authorities, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})...)
 		}
 	}
-	program, err := os.ReadFile(binary)
-	if err != nil {
-		return nil, err
-	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	add := func(name string, mode int64, body []byte) {
-		if err == nil {
-			err = w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(body)), ModTime: s.time})
-		}
-		if err == nil {
-			_, err = w.Write(body)
-		}
+		do(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(body)), ModTime: s.time}))
+		get(w.Write(body))
 	}
 	add("etc/ssl/certs/ca-certificates.crt", 0o644, authorities)
-	add("usr/bin/rollbackd", 0o755, program)
+	add("usr/bin/rollbackd", 0o755, get(os.ReadFile(binary)))
 	for _, name := range terms {
-		text, failed := os.ReadFile(name)
-		if failed != nil {
-			return nil, failed
-		}
-		add("usr/share/doc/rollbackd/"+name, 0o644, text)
+		add("usr/share/doc/rollbackd/"+name, 0o644, get(os.ReadFile(name)))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return archive.Bytes(), w.Close()
+	do(w.Close())
+	return archive.Bytes()
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -26,17 +25,48 @@ func main() {
 	key := flag.String("key", "", "a file with an ECDSA key as PEM, by which there are provenance and signatures")
 	onlyNotices := flag.Bool("notices", false, "only write THIRD_PARTY_NOTICES")
 	flag.Parse()
-	err := os.Chdir(filepath.Join("..", ".."))
-	switch {
-	case err != nil:
-	case *onlyNotices:
-		err = writeNotices("THIRD_PARTY_NOTICES")
-	default:
-		err = release(*out, *version, strings.Split(*targets, ","), *key)
-	}
+	err := try(func() {
+		do(os.Chdir(filepath.Join("..", "..")))
+		if *onlyNotices {
+			writeNotices("THIRD_PARTY_NOTICES")
+		} else {
+			release(*out, *version, strings.Split(*targets, ","), *key)
+		}
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// stopped is what a step panics with that cannot be done.
+type stopped struct{ error }
+
+// try does a step and returns what has stopped it.
+func try(step func()) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case stopped:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	step()
+	return nil
+}
+
+func stop(format string, args ...any) { panic(stopped{fmt.Errorf(format, args...)}) }
+
+func do(err error) {
+	if err != nil {
+		panic(stopped{err})
+	}
+}
+
+func get[T any](v T, err error) T {
+	do(err)
+	return v
 }
 
 // everywhere is what a release is made for.
@@ -45,32 +75,17 @@ var everywhere = []string{
 }
 
 // release makes all that is published of the repository that it is called in, and signs it, where it is given a key.
-func release(out, version string, targets []string, keyFile string) (err error) {
-	s, err := look(version)
-	if err != nil {
-		return err
-	}
+func release(out, version string, targets []string, keyFile string) {
+	s := look(version)
 	var k *key
 	if keyFile != "" {
-		if k, err = readKey(keyFile, s); err != nil {
-			return err
-		}
+		k = readKey(keyFile, s)
 	}
-	modules, err := linked()
-	if err != nil {
-		return err
-	}
-	texts, err := os.MkdirTemp("", "release")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(texts)) }()
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	if err := writeTexts(s, texts); err != nil {
-		return err
-	}
+	modules := linked()
+	texts := get(os.MkdirTemp("", "release"))
+	defer func() { do(os.RemoveAll(texts)) }()
+	do(os.MkdirAll(out, 0o755))
+	writeTexts(s, texts)
 	var made []string
 	ofLinux := map[string]string{} // processor: binary
 	for _, target := range targets {
@@ -80,46 +95,28 @@ func release(out, version string, targets []string, keyFile string) (err error) 
 		}
 		binary := filepath.Join(out, name)
 		parts := binary + ".cdx.json"
-		if err := compile(s, target, binary); err != nil {
-			return err
-		}
-		if err := writeParts(s, binary, parts, modules); err != nil {
-			return err
-		}
+		compile(s, target, binary)
+		writeParts(s, binary, parts, modules)
 		made = append(made, binary, parts)
 		if arch, ok := strings.CutPrefix(target, "linux/"); ok {
-			packages, err := writePackages(s, arch, binary, texts, out)
-			if err != nil {
-				return err
-			}
-			ofLinux[arch], made = binary, append(made, packages...)
+			ofLinux[arch], made = binary, append(made, writePackages(s, arch, binary, texts, out)...)
 		}
 	}
 	image := filepath.Join(out, fmt.Sprintf("rollbackd_%s_oci.tar", s.version))
-	if err := writeImage(s, ofLinux, texts, image); err != nil {
-		return err
-	}
+	writeImage(s, ofLinux, texts, image)
 	made = append(made, image)
 	for _, name := range terms { // what goes with a binary that is in no package
 		path := filepath.Join(out, name)
-		if _, err := output("install", "-m", "0644", name, path); err != nil {
-			return err
-		}
+		get(output("install", "-m", "0644", name, path))
 		made = append(made, path)
 	}
 	if k == nil {
-		_, err := writeSums(out, made)
-		return err
+		writeSums(out, made)
+		return
 	}
 	provenance := filepath.Join(out, fmt.Sprintf("rollbackd_%s.intoto.jsonl", s.version))
-	if err := writeProvenance(s, targets, made, provenance, k); err != nil {
-		return err
-	}
-	sums, err := writeSums(out, append(made, provenance))
-	if err != nil {
-		return err
-	}
-	return k.writeSignature(out, sums)
+	writeProvenance(s, targets, made, provenance, k)
+	k.writeSignature(out, writeSums(out, append(made, provenance)))
 }
 
 var terms = []string{"LICENSE", "THIRD_PARTY_NOTICES"}
@@ -133,32 +130,24 @@ type source struct {
 
 var newestVersion = regexp.MustCompile(`(?m)^## \[(\d.*?)\]`)
 
-func look(version string) (source, error) {
-	commit, err := output("git", "log", "-1", "--format=%ct %H")
-	if err != nil {
-		return source{}, err
-	}
+func look(version string) source {
+	commit := get(output("git", "log", "-1", "--format=%ct %H"))
 	var seconds int64
 	var revision string
-	if _, err := fmt.Sscan(commit, &seconds, &revision); err != nil {
-		return source{}, fmt.Errorf("the time of the commit: %w", err)
-	}
-	changelog, err := os.ReadFile("CHANGELOG.md")
-	if err != nil {
-		return source{}, err
-	}
+	get(fmt.Sscan(commit, &seconds, &revision))
+	changelog := get(os.ReadFile("CHANGELOG.md"))
 	newest := newestVersion.FindSubmatch(changelog)
 	if newest == nil {
-		return source{}, errors.New("CHANGELOG.md has no version")
+		stop("CHANGELOG.md has no version")
 	}
 	// Without a tag it is not the release: dpkg and semantic versions sort it before that.
 	unreleased := fmt.Sprintf("%s-dev.g%.12s", newest[1], revision)
 	tag, _ := output("git", "describe", "--tags", "--exact-match", "--match", "v[0-9]*") // fails where there is none
 	if tag = strings.TrimSpace(tag); tag != "" && tag != "v"+string(newest[1]) {
-		return source{}, fmt.Errorf("the tag is %s, and CHANGELOG.md's newest version is %s: cut it first", tag, newest[1])
+		stop("the tag is %s, and CHANGELOG.md's newest version is %s: cut it first", tag, newest[1])
 	}
 	version = strings.TrimPrefix(cmp.Or(version, tag, unreleased), "v")
-	return source{version, revision, time.Unix(seconds, 0).UTC()}, nil
+	return source{version, revision, time.Unix(seconds, 0).UTC()}
 }
 
 func output(name string, args ...string) (string, error) {
@@ -173,29 +162,26 @@ func output(name string, args ...string) (string, error) {
 }
 
 // goTool runs go for a system and its processor, whatever this machine's settings for them are.
-func goTool(target string, args ...string) (string, error) {
+func goTool(target string, args ...string) string {
 	system, arch, _ := strings.Cut(target, "/")
-	return output("env", append([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS=", "GOAMD64=",
-		"GOARM64=", "go"}, args...)...)
+	return get(output("env", append([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS=", "GOAMD64=",
+		"GOARM64=", "go"}, args...)...))
 }
 
 // compile makes the static binary. Nothing of this machine is in it: no path, no C library, no linker's build id.
-func compile(s source, target, path string, more ...string) error {
+func compile(s source, target, path string, more ...string) {
 	args := append([]string{"build", "-trimpath", "-buildvcs=true",
 		"-ldflags", "-s -w -buildid= -X github.com/rollbackd/rollbackd/internal/cli.version=v" + s.version}, more...)
-	_, err := goTool(target, append(args, "-o", path, "./cmd/rollbackd")...)
-	return err
+	goTool(target, append(args, "-o", path, "./cmd/rollbackd")...)
 }
 
 // writeSums writes SHA256SUMS, as `sha256sum -c` reads it, and returns what it wrote.
-func writeSums(out string, paths []string) ([]byte, error) {
+func writeSums(out string, paths []string) []byte {
 	var sums bytes.Buffer
 	for _, path := range slices.Sorted(slices.Values(paths)) {
-		body, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
+		body := get(os.ReadFile(path))
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(body), filepath.Base(path))
 	}
-	return sums.Bytes(), os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644)
+	do(os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644))
+	return sums.Bytes()
 }

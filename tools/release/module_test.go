@@ -16,25 +16,25 @@ import (
 // when somebody who has nothing of the repository installs the program by its address, and builds a program of their
 // own that requires the library, then both go without replace, and the installed program says its version.
 func TestWhoHasNothingOfTheRepositoryInstallsTheProgramAndRequiresTheLibrary(t *testing.T) {
-	dir, top := t.TempDir(), must(filepath.Abs("../.."))(t)
+	dir, top := t.TempDir(), get(filepath.Abs("../.."))
 	t.Chdir(top)
-	newest := newestVersion.FindSubmatch(must(os.ReadFile("CHANGELOG.md"))(t))
+	newest := newestVersion.FindSubmatch(get(os.ReadFile("CHANGELOG.md")))
 	version := "v" + string(newest[1])
 	proxy := filepath.Join(dir, "proxy", home, "@v")
-	must(0, os.MkdirAll(proxy, 0o755))(t)
-	archive := must(os.Create(filepath.Join(proxy, version+".zip")))(t)
-	must(0, zip.CreateFromVCS(archive, gomodule.Version{Path: home, Version: version}, top, "HEAD", ""))(t)
-	must(0, archive.Close())(t)
-	must(0, os.WriteFile(filepath.Join(proxy, version+".mod"), must(os.ReadFile("go.mod"))(t), 0o644))(t)
-	must(0, os.WriteFile(filepath.Join(proxy, version+".info"), fmt.Appendf(nil, `{"Version":%q}`, version), 0o644))(t)
-	must(0, os.WriteFile(filepath.Join(proxy, "list"), []byte(version+"\n"), 0o644))(t)
-	here := strings.TrimSpace(must(output("go", "env", "GOMODCACHE"))(t))
+	do(os.MkdirAll(proxy, 0o755))
+	archive := get(os.Create(filepath.Join(proxy, version+".zip")))
+	do(zip.CreateFromVCS(archive, gomodule.Version{Path: home, Version: version}, top, "HEAD", ""))
+	do(archive.Close())
+	do(os.WriteFile(filepath.Join(proxy, version+".mod"), get(os.ReadFile("go.mod")), 0o644))
+	do(os.WriteFile(filepath.Join(proxy, version+".info"), fmt.Appendf(nil, `{"Version":%q}`, version), 0o644))
+	do(os.WriteFile(filepath.Join(proxy, "list"), []byte(version+"\n"), 0o644))
+	here := strings.TrimSpace(get(output("go", "env", "GOMODCACHE")))
 	shop := filepath.Join(dir, "shop")
-	must(0, os.MkdirAll(shop, 0o755))(t)
-	must(0, os.WriteFile(filepath.Join(shop, "go.mod"),
-		fmt.Appendf(nil, "module example.com/shop\n\ngo 1.26.0\n\nrequire %s %s\n", home, version), 0o644))(t)
-	must(0, os.WriteFile(filepath.Join(shop, "main.go"),
-		must(os.ReadFile("deploy/examples/library/mails/main.go"))(t), 0o644))(t)
+	do(os.MkdirAll(shop, 0o755))
+	do(os.WriteFile(filepath.Join(shop, "go.mod"),
+		fmt.Appendf(nil, "module example.com/shop\n\ngo 1.26.0\n\nrequire %s %s\n", home, version), 0o644))
+	do(os.WriteFile(filepath.Join(shop, "main.go"),
+		get(os.ReadFile("deploy/examples/library/mails/main.go")), 0o644))
 	install := []string{"install", home + "/cmd/rollbackd@" + version}
 	build := []string{"build", "-o", filepath.Join(dir, "mails"), "."}
 	for _, args := range [][]string{install, build} {
@@ -47,7 +47,7 @@ func TestWhoHasNothingOfTheRepositoryInstallsTheProgramAndRequiresTheLibrary(t *
 			t.Fatalf("go %v: %v\n%s", args, err, said)
 		}
 	}
-	if said := must(output(filepath.Join(dir, "rollbackd"), "version"))(t); !strings.Contains(said, version+" ") {
+	if said := get(output(filepath.Join(dir, "rollbackd"), "version")); !strings.Contains(said, version+" ") {
 		t.Errorf("the installed program says %s, want %s", said, version)
 	}
 }

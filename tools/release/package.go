@@ -13,63 +13,37 @@ import (
 )
 
 // writeTexts makes what the program says about itself, under the name it is installed as; gzip -n without times.
-func writeTexts(s source, dir string) error {
+func writeTexts(s source, dir string) {
 	program, man := filepath.Join(dir, "rollbackd"), filepath.Join(dir, "man")
 	// The tag adds the command that writes man pages; its library is of no use to anybody else.
-	if err := compile(s, "linux/"+runtime.GOARCH, program, "-tags", "man"); err != nil {
-		return err
-	}
+	compile(s, "linux/"+runtime.GOARCH, program, "-tags", "man")
 	for name, command := range map[string][]string{
 		"bash":         {program, "completion", "bash"},
 		"zsh":          {program, "completion", "zsh"},
 		"fish":         {program, "completion", "fish"},
 		"changelog.gz": {"gzip", "-9nc", "CHANGELOG.md"},
 	} {
-		text, err := output(command[0], command[1:]...)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return err
-		}
+		text := get(output(command[0], command[1:]...))
+		do(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	if err := os.Mkdir(man, 0o755); err != nil {
-		return err
-	}
-	if _, err := output("env", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", s.time.Unix()), program, "man", man); err != nil {
-		return err
-	}
-	_, err := output("gzip", "-9nr", man)
-	return err
+	do(os.Mkdir(man, 0o755))
+	get(output("env", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", s.time.Unix()), program, "man", man))
+	get(output("gzip", "-9nr", man))
 }
 
 // writePackages makes of a binary what deploy/package/nfpm.yaml says, for dpkg and for rpm.
-func writePackages(s source, arch, binary, texts, out string) (paths []string, err error) {
+func writePackages(s source, arch, binary, texts, out string) (paths []string) {
 	values := map[string]string{"ARCH": arch, "VERSION": s.version, "BINARY": binary, "TEXTS": texts}
-	config, err := nfpm.ParseFileWithEnvMapping(filepath.Join("deploy", "package", "nfpm.yaml"),
-		func(name string) string { return values[name] })
-	if err != nil {
-		return nil, err
-	}
+	config := get(nfpm.ParseFileWithEnvMapping(filepath.Join("deploy", "package", "nfpm.yaml"),
+		func(name string) string { return values[name] }))
 	for _, format := range []string{"deb", "rpm"} {
-		info, err := config.Get(format)
-		if err != nil {
-			return nil, err
-		}
+		info := get(config.Get(format))
 		info.MTime = s.time
-		packager, err := nfpm.Get(format)
-		if err != nil {
-			return nil, err
-		}
+		packager := get(nfpm.Get(format))
 		path := filepath.Join(out, packager.ConventionalFileName(info))
-		f, err := os.Create(path)
-		if err != nil {
-			return nil, err
-		}
-		if err := errors.Join(packager.Package(info, f), f.Close()); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+		f := get(os.Create(path))
+		do(errors.Join(packager.Package(info, f), f.Close()))
 		paths = append(paths, path)
 	}
-	return paths, nil
+	return paths
 }

@@ -27,53 +27,34 @@ type module struct {
 }
 
 // linked are the modules whose packages the program links for any system, and Go's own library as std, by their paths.
-func linked() (map[string]module, error) {
+func linked() map[string]module {
 	var list strings.Builder
 	for _, target := range everywhere {
-		modules, err := goTool(target, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}"+
-			"{{.Path}}\t{{.Path}} {{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/rollbackd")
-		if err != nil {
-			return nil, err
-		}
-		list.WriteString(modules)
+		list.WriteString(goTool(target, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}"+
+			"{{.Path}}\t{{.Path}} {{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/rollbackd"))
 	}
-	goroot, err := output("go", "env", "GOROOT")
-	if err != nil {
-		return nil, err
-	}
+	goroot := get(output("go", "env", "GOROOT"))
 	// Go's version is not named: it is that of whoever builds.
 	list.WriteString("std\tGo's standard library\t" + goroot)
-	classifier, err := assets.DefaultClassifier()
-	if err != nil {
-		return nil, err
-	}
+	classifier := get(assets.DefaultClassifier())
 	found := map[string]module{}
 	for _, line := range slices.Compact(slices.Sorted(strings.Lines(list.String()))) {
 		fields := strings.Split(strings.TrimSpace(line), "\t")
-		if found[fields[0]], err = read(classifier, fields[1], fields[2]); err != nil {
-			return nil, err
-		}
+		found[fields[0]] = read(classifier, fields[1], fields[2])
 	}
-	return found, nil
+	return found
 }
 
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 
 // read finds the terms in a module's folder.
-func read(classifier *classifier.Classifier, title, dir string) (module, error) {
+func read(classifier *classifier.Classifier, title, dir string) module {
 	m := module{title: title}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return m, err
-	}
-	for _, e := range entries {
+	for _, e := range get(os.ReadDir(dir)) {
 		if e.IsDir() || !licenseFile.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
 			continue
 		}
-		body, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return m, err
-		}
+		body := get(os.ReadFile(filepath.Join(dir, e.Name())))
 		body = bytes.TrimSpace(bytes.ReplaceAll(body, []byte("\r\n"), []byte("\n")))
 		m.terms += fmt.Sprintf("\n%s\n%s, %s\n\n%s\n", strings.Repeat("-", 80), title, e.Name(), body)
 		for _, match := range classifier.Match(body).Matches {
@@ -83,32 +64,23 @@ func read(classifier *classifier.Classifier, title, dir string) (module, error) 
 		}
 	}
 	if len(m.licenses) == 0 {
-		return m, fmt.Errorf("%s has no license that is known, in %s", title, dir)
+		stop("%s has no license that is known, in %s", title, dir)
 	}
-	return m, nil
+	return m
 }
 
 // writeParts writes what the binary consists of, as it says itself, and under which terms.
-func writeParts(s source, binary, path string, modules map[string]module) error {
-	generator, err := bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithShortPURLS(true),
-		bin.WithVersionOverride("v"+s.version), bin.WithLogger(zerolog.Nop()))
-	if err != nil {
-		return err
-	}
-	bom, err := generator.Generate()
-	if err != nil {
-		return err
-	}
+func writeParts(s source, binary, path string, modules map[string]module) {
+	generator := get(bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithShortPURLS(true),
+		bin.WithVersionOverride("v"+s.version), bin.WithLogger(zerolog.Nop())))
+	bom := get(generator.Generate())
 	bom.Metadata.Timestamp = s.time.Format(time.RFC3339)
 	bom.Metadata.Component.Licenses = licenses("MIT")
 	for i, part := range *bom.Components {
 		(*bom.Components)[i].Licenses = licenses(modules[part.Name].licenses...)
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(cdx.NewBOMEncoder(f, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), f.Close())
+	f := get(os.Create(path))
+	do(errors.Join(cdx.NewBOMEncoder(f, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), f.Close()))
 }
 
 func licenses(ids ...string) *cdx.Licenses {
@@ -120,11 +92,8 @@ func licenses(ids ...string) *cdx.Licenses {
 }
 
 // writeNotices writes what THIRD_PARTY_NOTICES is, in the repository's root.
-func writeNotices(path string) error {
-	modules, err := linked()
-	if err != nil {
-		return err
-	}
+func writeNotices(path string) {
+	modules := linked()
 	head := "The binary of rollbackd contains the code below, under these terms. Made by `make notices`.\n\n"
 	var terms string
 	for _, path := range slices.Sorted(maps.Keys(modules)) {
@@ -132,5 +101,5 @@ func writeNotices(path string) error {
 		head += fmt.Sprintf("%s: %s\n", m.title, strings.Join(m.licenses, ", "))
 		terms += m.terms
 	}
-	return os.WriteFile(path, []byte(head+terms), 0o644)
+	do(os.WriteFile(path, []byte(head+terms), 0o644))
 }

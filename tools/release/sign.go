@@ -30,31 +30,22 @@ const home = "github.com/rollbackd/rollbackd"
 type key struct{ *ecdsa.PrivateKey }
 
 // readKey reads the file, and refuses to sign what no commit has: everybody else would make something else of it.
-func readKey(path string, s source) (*key, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
+func readKey(path string, s source) *key {
+	text := get(os.ReadFile(path))
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, fmt.Errorf("%s is no PEM", path)
+		stop("%s is no PEM", path)
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+	parsed := get(x509.ParsePKCS8PrivateKey(block.Bytes))
 	private, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("%s is a %T, want an ECDSA key", path, parsed)
+		stop("%s is a %T, want an ECDSA key", path, parsed)
 	}
-	changed, err := output("git", "status", "--porcelain")
-	if err != nil {
-		return nil, err
-	}
+	changed := get(output("git", "status", "--porcelain"))
 	if changed != "" {
-		return nil, fmt.Errorf("what is signed is commit %s, and these files differ from it:\n%s", s.commit, changed)
+		stop("what is signed is commit %s, and these files differ from it:\n%s", s.commit, changed)
 	}
-	return &key{private}, nil
+	return &key{private}
 }
 
 // Sign gives the same signature of the same text each time, by RFC 6979, since no random numbers are given.
@@ -66,29 +57,20 @@ func (k *key) Sign(_ context.Context, text []byte) ([]byte, error) {
 func (k *key) KeyID() (string, error) { return dsse.SHA256KeyID(k.Public()) }
 
 // writeSignature writes SHA256SUMS.sig, as `openssl dgst -sha256 -verify rollbackd.pub` wants it, and that file.
-func (k *key) writeSignature(out string, sums []byte) error {
-	signature, err := k.Sign(context.Background(), sums)
-	if err != nil {
-		return err
-	}
-	public, err := x509.MarshalPKIXPublicKey(k.Public())
-	if err != nil {
-		return err
-	}
-	return errors.Join(os.WriteFile(filepath.Join(out, "SHA256SUMS.sig"), signature, 0o644),
-		os.WriteFile(filepath.Join(out, "rollbackd.pub"),
-			pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644))
+func (k *key) writeSignature(out string, sums []byte) {
+	signature := get(k.Sign(context.Background(), sums))
+	public := get(x509.MarshalPKIXPublicKey(k.Public()))
+	do(os.WriteFile(filepath.Join(out, "SHA256SUMS.sig"), signature, 0o644))
+	do(os.WriteFile(filepath.Join(out, "rollbackd.pub"),
+		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644))
 }
 
 // writeProvenance writes of which commit, by what and how all files were made: SLSA's provenance in an in-toto
 // statement, signed.
-func writeProvenance(s source, targets, made []string, path string, k *key) error {
+func writeProvenance(s source, targets, made []string, path string, k *key) {
 	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, path := range made {
-		body, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+		body := get(os.ReadFile(path))
 		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{Name: filepath.Base(path),
 			Digest: map[string]string{"sha256": fmt.Sprintf("%x", sha256.Sum256(body))}})
 	}
@@ -106,34 +88,14 @@ func writeProvenance(s source, targets, made []string, path string, k *key) erro
 		// Nobody but whoever has the key says so: level 1 of SLSA's.
 		RunDetails: &provenance.RunDetails{Builder: &provenance.Builder{Id: "https://" + home + "/tools/release"}},
 	}
-	predicate, err := protojson.Marshal(how)
-	if err != nil {
-		return err
-	}
+	predicate := get(protojson.Marshal(how))
 	statement.Predicate = &structpb.Struct{}
-	err = errors.Join(how.Validate(), protojson.Unmarshal(predicate, statement.Predicate), statement.Validate())
-	if err != nil {
-		return err
-	}
-	text, err := protojson.Marshal(statement)
-	if err != nil {
-		return err
-	}
+	do(errors.Join(how.Validate(), protojson.Unmarshal(predicate, statement.Predicate), statement.Validate()))
+	text := get(protojson.Marshal(statement))
 	var payload bytes.Buffer
-	if err := json.Compact(&payload, text); err != nil { // protojson puts in spaces at random
-		return err
-	}
-	signer, err := dsse.NewEnvelopeSigner(k)
-	if err != nil {
-		return err
-	}
-	envelope, err := signer.SignPayload(context.Background(), "application/vnd.in-toto+json", payload.Bytes())
-	if err != nil {
-		return err
-	}
-	line, err := json.Marshal(envelope)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(line, '\n'), 0o644)
+	do(json.Compact(&payload, text)) // protojson puts in spaces at random
+	signer := get(dsse.NewEnvelopeSigner(k))
+	envelope := get(signer.SignPayload(context.Background(), "application/vnd.in-toto+json", payload.Bytes()))
+	line := get(json.Marshal(envelope))
+	do(os.WriteFile(path, append(line, '\n'), 0o644))
 }
