@@ -302,7 +302,7 @@ func (w *world) feed() (enough func() (messages int)) {
 		defer func() { _ = p.Close(context.WithoutCancel(ctx)) }()
 		messages := 0
 		for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil && !w.t.Failed(); <-tick {
-			for w.broker.Depth(queue) < sized(2_000, 30_000) && !w.t.Failed() {
+			for ctx.Err() == nil && !w.t.Failed() && w.broker.Depth(queue) < sized(2_000, 30_000) {
 				var sent []rabbit.Publishing
 				for _, o := range shop.Orders(w.rng, fmt.Sprint("order-", messages), batch, skus) {
 					sent = append(sent, w.route.Message(o.Key(), o.Body()))
