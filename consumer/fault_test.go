@@ -778,3 +778,45 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.unsaid(never)
 	})
 }
+
+// Given a queue with nothing but one bad message, then it gets its attempts at their delays and dies, and nothing
+// brakes.
+func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Hour, time.Hour
+	w.failing("bad")
+	r := w.startWith("bad")
+	w.ended(dedup.Dead, "bad")
+	if waitsFor(r, "max_dead_rate") {
+		t.Error("it brakes")
+	}
+}
+
+// Given a table that disappears while a message has its second attempt, then nobody is charged for what comes meanwhile,
+// and the message has its third one when the table is back.
+func TestAMissingTableIsNobodysFault(t *testing.T) {
+	each(t, named(time.Minute, 200*time.Millisecond), func(t *testing.T, w *world, giveBack time.Duration) {
+		w.cfg.GiveBackAfter = giveBack
+		calls := 0
+		w.rejecting("flaky", func() error {
+			if calls++; calls == 2 {
+				w.exec("RENAME TABLE effect TO gone")
+			}
+			if calls <= 2 {
+				return errors.New("try again")
+			}
+			return nil
+		})
+		all := append(keys("order", 20), "flaky")
+		r := w.startWith(all...)
+		w.paused(r, "mysql")
+		w.publish("{}", keys("later", 20)...)
+		w.eventually("three more tries", func() bool { return w.times("later-0000")+w.times("order-0000") > 3 })
+		w.exec("RENAME TABLE gone TO effect")
+		w.recovered(r)
+		w.applied(append(all, keys("later", 20)...)...)
+		w.wantRow("flaky", wanted{Attempts: 3})
+		is(w, "letters", w.dead(), 0)
+		w.endedOnlyAs("applied", "abandoned", "retried", "in_progress", "duplicate")
+	})
+}
