@@ -37,7 +37,8 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 		how, did     string
 		missing, all int
 	}{
-		{false, "ended", "a b starts", 0, 2}, {true, "away", "starts", 1, 3}, {true, "", "starts", 0, 3}, {true, "", "", 0, 3},
+		{false, "ended", "a b starts", 0, 2}, {true, "away", "starts", 1, 3}, {true, "", "starts", 0, 3},
+		{true, "", "", 0, 3},
 	} {
 		did, all := goesOn(c.resume, c.how)
 		if strings.Join(did, " ") != c.did || all.NotMeasured() != c.missing || len(all) != c.all {

@@ -792,8 +792,8 @@ func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
 	}
 }
 
-// Given a table that disappears while a message has its second attempt, then nobody is charged for what comes meanwhile,
-// and the message has its third one when the table is back.
+// Given a table that disappears while a message has its second attempt, then nobody is charged for what comes
+// meanwhile, and the message has its third one when the table is back.
 func TestAMissingTableIsNobodysFault(t *testing.T) {
 	each(t, named(time.Minute, 200*time.Millisecond), func(t *testing.T, w *world, giveBack time.Duration) {
 		w.cfg.GiveBackAfter = giveBack

@@ -116,7 +116,10 @@ func (backend) Die(*testing.T, lock.Locker) {}
 
 func (backend) Marks() bool { return true }
 
-func (b backend) Set(t *testing.T, name lock.Name, value string) { setKey(t, b.admin, name, value) }
+func (b backend) Spoil(t *testing.T, name lock.Name)  { b.set(t, name, "nobody's") }
+func (b backend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b backend) set(t *testing.T, name lock.Name, value string) { setKey(t, b.admin, name, value) }
 
 func setKey(t *testing.T, admin redis.UniversalClient, name lock.Name, value string) {
 	t.Helper()

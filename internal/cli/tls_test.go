@@ -86,12 +86,13 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	e.exec("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
 		"(order_sn, sku_id, quantity, status, updated_at) VALUES ('sn-1', 1001, 2, 1, UTC_TIMESTAMP(6)), "+
 		"('sn-2', 1001, 3, 1, UTC_TIMESTAMP(6))")
-	e.answers(exitDone, "", `{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",
-		"--key-field", "order_sn")
+	e.answers(exitDone, "", `{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+
+		`{"order_sn":"bad","items":[]}`, "publish", "--key-field", "order_sn")
 	stop := e.daemon()
 	e.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
 	e.renew("run")
-	e.answers(exitDone, "", `{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
+	e.answers(exitDone, "", `{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`,
+		"publish", "--key-field", "order_sn")
 	e.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	e.showsRenewed("run")
 	stop()

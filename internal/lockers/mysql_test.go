@@ -83,7 +83,10 @@ func (mysqlBackend) Die(*testing.T, lock.Locker) {}
 
 func (mysqlBackend) Marks() bool { return false }
 
-func (b mysqlBackend) Set(t *testing.T, name lock.Name, value string) {
+func (b mysqlBackend) Spoil(t *testing.T, name lock.Name)  { b.set(t, name, "nobody's") }
+func (b mysqlBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b mysqlBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
 	const statement = "REPLACE INTO rollbackd_lock VALUES (?, ?, '9999-12-31')"
 	require.Get(b.db.ExecContext(t.Context(), statement, name.String(), value))(t)
@@ -270,7 +273,10 @@ func (redlockBackend) Die(*testing.T, lock.Locker) {}
 
 func (redlockBackend) Marks() bool { return true }
 
-func (b redlockBackend) Set(t *testing.T, name lock.Name, value string) {
+func (b redlockBackend) Spoil(t *testing.T, name lock.Name)  { b.set(t, name, "nobody's") }
+func (b redlockBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b redlockBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
 	for _, admin := range b.admins {
 		require.OK(t, admin.Set(t.Context(), name.String(), value, 0).Err())

@@ -29,8 +29,11 @@ type Backend interface {
 	OpenLossy(t *testing.T, o lock.Options) (l lock.Locker, lose func(), lost func() int)
 	// Marks reports whether Done leaves done markers. A lock to which they are not cheap gives the names back instead.
 	Marks() bool
-	// Set writes a value under the name, which does not go away by itself.
-	Set(t *testing.T, name lock.Name, value string)
+	// Spoil writes under the name what no rollbackd writes, and what does not go away by itself.
+	Spoil(t *testing.T, name lock.Name)
+	// Forget writes under the name the lock of a holder who will neither renew nor release it, without an end. A server
+	// on which there is no such thing writes what Spoil does.
+	Forget(t *testing.T, name lock.Name)
 	// Die ends the process that has the Locker, without a word to the server. Where a lock that nobody renews expires, it
 	// has nothing to do.
 	Die(t *testing.T, l lock.Locker)
@@ -103,8 +106,11 @@ func Keys(n int) []string {
 	return keys
 }
 
-// Spoil writes under a key what no rollbackd writes.
-func (w *World) Spoil(key string) { w.Set(w.T, w.Names(key)[0], "nobody's") }
+// Must ends the test on an error.
+func (w *World) Must(err error) {
+	w.Helper()
+	require.OK(w, err)
+}
 
 // afterDone is what is found under a name that was done.
 func (w *World) afterDone() lock.Hold {

@@ -145,8 +145,8 @@ func doneMarker(t *testing.T, w *World) {
 // A value that rollbackd did not write is no lock to wait for, because nobody ends it, and tells of no success.
 func foreign(t *testing.T, w *World) {
 	a, b := w.Worker("a", awake), w.Worker("b", awake)
-	w.Spoil("spoilt")
-	w.Set(t, w.Names("endless")[0], "lock:host/1/gone/0/7") // whose holder neither renews nor releases it
+	w.Spoil(t, w.Names("spoilt")[0])
+	w.Forget(t, w.Names("endless")[0])
 	for _, key := range []string{"spoilt", "endless"} {
 		a.Finds(lock.Foreign, "", key)
 	}
@@ -182,7 +182,7 @@ func manyNames(t *testing.T, w *World) {
 	a.Find(held...)
 	b.Ends(1, done...)
 	c.Find(own...)
-	w.Spoil(keys[8])
+	w.Spoil(t, w.Names(keys[8])[0])
 	want[8] = lock.Foreign
 	for i, got := range c.Find(keys...) {
 		require.Is(t, got.Hold, want[i], "name %d of %d", i, count)
@@ -328,7 +328,7 @@ func counted(t *testing.T, w *World) {
 	a, b := w.Worker("a", awake), w.Worker("b", awake)
 	a.Find("one", "two")
 	a.Ends(1, "three")
-	w.Spoil("four")
+	w.Spoil(t, w.Names("four")[0])
 	b.Find("one", "two", "three", "four", "five")
 	counts := map[lock.Result]uint64{
 		lock.ResultMine: 1, lock.ResultHeld: 2, lock.ResultForeign: 1, lock.ResultDone: 0, lock.ResultFailed: 0,

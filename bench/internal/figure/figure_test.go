@@ -160,7 +160,8 @@ func TestACycleHasWhomTheWantedFiguresNeed(t *testing.T) {
 		"contended mysql_1ms":          "rollbackd mysql_1ms contended_one contended",
 		"all_failing":                  "rollbackd all_failing",
 		"cpu_us_per_message failing_1": "rollbackd failing_0 failing_1",
-		"classic_failing":              "all_failing classic_16_failing classic_64_failing watermill_16_failing watermill_64_failing",
+		"classic_failing": "all_failing classic_16_failing classic_64_failing watermill_16_failing " +
+			"watermill_64_failing",
 		"latency_p50_ms latency_p99_ms latency_failing_5_p99_ms start_ms rss_mib": "latency latency_failing start",
 	} {
 		if got := strings.Join(names(cycleOf(strings.Fields(wanted))), " "); got != want {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
@@ -78,7 +77,8 @@ func messageToTry(c *command.Call, key, tag string) (m consumer.Message, err err
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok && key == "" {
 		return m, command.Usagef("the message has no usable key: %s; --key gives it one", filed.Why)
 	}
-	m.Body, m.Identity = body, dedup.Identity{Group: cfg.Group, Tag: tag, Key: cmp.Or(key, id.Identity.Key)}
+	m.Body, m.Identity = body, id.Identity
+	m.Group, m.Tag, m.Key = cfg.Group, tag, cmp.Or(key, m.Key)
 	return m, nil
 }
 

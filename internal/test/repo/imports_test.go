@@ -27,7 +27,7 @@ var arrows = []arrow{
 		"it sends rows; what becomes of a message at its consumer is the engine's"},
 	{"outbox", "dedup internal/mysqldb", "a service that puts messages must not link a client of the broker or of Redis"},
 	{"internal/redisdb", "internal/certs", "how Redis is reached knows nothing of what is kept there"},
-	{"lock/locktest", "internal/redisdb internal/test/assert internal/test/require lock", "it is a test, whoever runs it"},
+	{"lock/locktest", "internal/redisdb internal/test/assert internal/test/poll internal/test/require lock", "it is a test, whoever runs it"},
 	{"lock", "internal/redisdb",
 		"a lock knows names and tokens: a backend over another server must be possible without engine, log or broker"},
 	{"internal/lockers", "internal/mysqldb internal/redisdb lock",
