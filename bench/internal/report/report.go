@@ -127,8 +127,8 @@ func (r Report) Bounds() string {
 		sum += x
 	}
 	return fmt.Sprintf("A message costs %s µs of CPU in all, %.0f %% of it in MySQL. While rollbackd works, %s of %d "+
-		"cores are busy; all of them could not do more than %s messages/s at this price.", number(sum), 100*c.CPU["mysql"]/sum,
-		number(c.Busy), r.Machine.Cores, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
+		"cores are busy; all of them could not do more than %s messages/s at this price.", number(sum),
+		100*c.CPU["mysql"]/sum, number(c.Busy), r.Machine.Cores, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
 }
 
 // cell fits the beginning of a text of several lines into a table.
