@@ -45,7 +45,7 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 	}
 	config := append([]string{
 		"listeners.tcp.1 = " + addr, "num_acceptors.tcp = 2", "default_user = " + login, "default_pass = " + password,
-		"vm_memory_high_watermark.absolute = 1GB", "disk_free_limit.absolute = 50MB", "log.file = false",
+		"vm_memory_high_watermark.absolute = 3GB", "disk_free_limit.absolute = 50MB", "log.file = false",
 		"log.console = true", o.RabbitMQConfig,
 	}, joins...)
 	writeFile(dir, ".erlang.cookie", node.Cookie)
