@@ -141,7 +141,6 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if err != nil || n == 0 {
 		return Result{}, false, err
 	}
-	res = newTally(ReplayOptions{}).Result
 	for _, l := range append([]*Letters{r.l}, r.o.Beside...) {
 		moved := res.Replayed + res.Parked
 		if moved >= n || ctx.Err() != nil {
@@ -153,8 +152,7 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 			return l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress})
 		})
 		err = errors.Join(err, lost) // a queue that is gone keeps no other's letters
-		res.add(one)
-		res.Seen += one.Seen
+		res = res.and(one)
 	}
 	return res, true, err
 }

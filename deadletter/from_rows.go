@@ -200,8 +200,7 @@ func (s *rowSource) close(ctx context.Context, err error) error {
 		return err
 	}
 	err = w.move(ctx)
-	s.tally.add(w.tally.Result)
-	s.tally.risky += w.tally.risky
+	s.tally.add(w.tally)
 	if err != nil || s.o.DryRun || len(s.poor) == 0 || w.tally.enough() {
 		return err
 	}

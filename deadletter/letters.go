@@ -252,16 +252,17 @@ type Result struct {
 	Confirmed bool `json:"-"`
 }
 
-// add adds what another walk or run did for the same set.
-func (r *Result) add(o Result) {
-	r.Replayed, r.Stale, r.Duplicates = r.Replayed+o.Replayed, r.Stale+o.Stale, r.Duplicates+o.Duplicates
-	r.Parked, r.Left = r.Parked+o.Parked, append(r.Left, o.Left...)
+// and is r with what another run did of the same kind, as far as compensation tells of it.
+func (r Result) and(o Result) Result {
+	if r.ByReason == nil {
+		return o
+	}
+	r.Found, r.Seen, r.Replayed, r.Parked = r.Found+o.Found, r.Seen+o.Seen, r.Replayed+o.Replayed, r.Parked+o.Parked
+	r.NotSelected, r.Left = r.NotSelected+o.NotSelected, append(r.Left, o.Left...)
 	for reason, n := range o.ByReason {
 		r.ByReason[reason] += n
 	}
-	for why, n := range o.LeftBy {
-		r.LeftBy[why] += n
-	}
+	return r
 }
 
 // LeftCount is how many letters were chosen and stay.

@@ -92,6 +92,19 @@ func (t *tally) leave(lt *letter, why Why, err error) {
 // confirmed reports whether all that was reopened for a set is published.
 func (t *tally) confirmed() bool { return t.passed && t.risky == 0 }
 
+// add adds what a walk through the queue did for the same set.
+func (t *tally) add(o *tally) {
+	t.Replayed, t.Stale, t.Duplicates = t.Replayed+o.Replayed, t.Stale+o.Stale, t.Duplicates+o.Duplicates
+	t.Parked, t.risky = t.Parked+o.Parked, t.risky+o.risky
+	for reason, n := range o.ByReason {
+		t.ByReason[reason] += n
+	}
+	for why, n := range o.LeftBy {
+		t.LeftBy[why] += n
+	}
+	t.Left = append(t.Left, o.Left...)
+}
+
 // report says how far the run has come.
 func (t *tally) report() {
 	t.progress(Progress{
