@@ -13,8 +13,8 @@ ARGS ?=
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
 # One package's tests end with a trace of all goroutines when they take longer.
 TEST_TIMEOUT ?= 12m
-# Tests wait for servers a part of their time: one package more than there are cores runs at once.
-AT_ONCE ?= $(shell expr $$(nproc) + 1)
+# Packages that run at once: with more than there are cores, tests wait for the processor until their patience ends.
+AT_ONCE ?= $(shell nproc)
 
 .PHONY: help
 help:

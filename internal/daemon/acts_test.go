@@ -223,11 +223,13 @@ func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
 		return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1
 	})
 	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3) WHERE order_sn LIKE 'x-%'")
-	w.eventually("the last one is replayed", func() bool { // its first letter may lie there still, and then it is told so
-		_, err := w.types("dlq", "replay", "--all", "--no-wait")
-		return err == nil
+	w.eventually("all are applied, the last one too", func() bool {
+		// its first letter may lie there still, and then it is told so; or whoever sweeps has them all in hand
+		if w.rows(dedup.Success) < n {
+			_, _ = w.types("dlq", "replay", "--all", "--no-wait")
+		}
+		return w.rows(dedup.Success) == n
 	})
-	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
 	w.rest(both...)
 }
 
