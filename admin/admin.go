@@ -1,7 +1,8 @@
 // Package admin mounts what a daemon answers over HTTP in a program's own server: pages for people, the API, health and
 // metrics of the consumers of the program. Who may look and who may act is decided as the daemon decides it.
 //
-// It is a package beside consumer, so that a program without pages links none.
+// It is a package beside consumer, so that a program without pages links none. It must not answer anything itself:
+// package internal/admin does.
 package admin
 
 import (

@@ -19,8 +19,8 @@
 // a worker takes batches through process (life.go). What a row and the end of an attempt mean for a message is decided
 // in internal/decide, without touching a server; whether a message may be tried now is asked in admission.go; attempts
 // are in attempt.go, and transactions around the handler in effect.go. A duplicate is told in duplicate.go, a failed
-// attempt is counted in failure.go, an ack is decided in ack.go, and a drain begins in drain.go. rehearsal.go is the
-// engine without servers, for package consumertest.
+// attempt is counted in failed_attempt.go, an ack is decided in ack.go, and a drain begins in drain.go. rehearsal.go
+// is the engine without servers, for package consumertest.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit; what one process of a group
 // does beside the messages is in internal/operator. It knows nothing of stock, HTTP or environment variables.

@@ -14,7 +14,7 @@
 // RabbitMQ counts that as a delivery, of which the dead-letter queue allows a million, so reading drops nothing.
 //
 // There is one way to act: a Selection (select.go) says which letters and where they are, and Replay or Discard
-// (run.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go), and
+// (replay.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go), and
 // rows of the log (from_rows.go, kept.go): those of a set that is frozen at a moment, of which judge.go says beforehand
 // what would become of each, and those whose copies are gone. What an export or rows leave stale in the queue a walk of
 // its own drops (walk.go). In between, identity.go finds the row that a letter belongs to, verdict.go says without

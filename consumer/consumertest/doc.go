@@ -10,4 +10,6 @@
 //
 // What only a server can show is not tried: locks and deadlocks, whether MySQL takes a statement, what becomes of a
 // process that dies. [Suite] does so, on servers of the test's own.
+//
+// No rule of the engine may be written a second time here: a trial runs the engine's code.
 package consumertest

@@ -1,6 +1,6 @@
 // Package stock is the handler of stock-rollback messages: it decodes them, hands them to the domain, and says in the
-// engine's words what became of each. What a release is belongs into the domain (package stock at the top), what
-// becomes of a delivery into the engine.
+// engine's words what became of each. It must not decide what a release is, which the domain does (package stock at
+// the top), nor what becomes of a delivery, which the engine does.
 package stock
 
 import (
