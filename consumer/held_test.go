@@ -438,7 +438,7 @@ func TestAConnectionThatEndsWithALetterCostsNoFurtherRun(t *testing.T) {
 func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, server *stack.Server) {
 	w := newWorldOn(t, servers{rabbit: server})
 	w.cfg.HoldLimit = 4 * time.Second // all of them are there at once, on a busy machine too
-	w.cfg.MemoryBudget = 3 << 20 // four of them are larger than a share
+	w.cfg.MemoryBudget = 3 << 20      // four of them are larger than a share
 	reasons := map[string]dedup.Reason{"hopeless": "permanent"}
 	sizes := map[string]int{"hopeless": 200_000}
 	large := append(keys("large", 4), "hopeless")

@@ -14,12 +14,12 @@
 // RabbitMQ counts that as a delivery, of which the dead-letter queue allows a million, so reading drops nothing.
 //
 // There is one way to act: a Selection (select.go) says which letters and where they are, and Replay or Discard
-// (replay.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go), and
-// rows of the log (from_rows.go, kept.go): those of a set that is frozen at a moment, of which judge.go says beforehand
-// what would become of each, and those whose copies are gone. What an export or rows leave stale in the queue a walk of
-// its own drops (walk.go). In between, identity.go finds the row that a letter belongs to, verdict.go says without
-// touching a server what a row means for its letter, watch.go says how many may go and looks what becomes of them,
-// change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
+// (replay.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go),
+// and rows of the log (from_rows.go, kept.go): those of a set that is frozen at a moment, of which judge.go says
+// beforehand what would become of each, and those whose copies are gone. What an export or rows leave stale in the
+// queue a walk of its own drops (walk.go). In between, identity.go finds the row that a letter belongs to, verdict.go
+// says without touching a server what a row means for its letter, watch.go says how many may go and looks what becomes
+// of them, change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
 //
 // Beside that, list.go reads consumer_log for a person, walk.go reads the queue and moves nothing, compensate.go
 // replays by itself what is due, and notify.go notifies a [Notifier] of new letters, of which a webhook is one.
