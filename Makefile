@@ -4,6 +4,8 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 GO ?= go
+# One way to build, so that what one target has compiled serves the others: with -race it takes minutes. Lint vets.
+export GOFLAGS := $(GOFLAGS) -trimpath -vet=off
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
 PKG ?= $(LONGEST) $(shell $(GO) list ./... | grep -v /internal/test/repo)
 # go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
@@ -27,7 +29,7 @@ deps:
 
 .PHONY: build
 build: ## bin/rollbackd, and bin/consumer, which is the same
-	$(GO) build -trimpath -o bin/ ./cmd/...
+	$(GO) build -o bin/ ./cmd/...
 
 # Checkers live for a minute: a third of their processor time was the collector's.
 .PHONY: lint
@@ -56,7 +58,7 @@ test: export GORACE := atexit_sleep_ms=0
 test: export GOGC := 400
 test: export GOMEMLIMIT := 3GiB
 test: deps bin/with-servers ## all tests on private servers; ONLY=big|clock|languages|locks|modules|mutants|prometheus|upgrade another part
-	bin/with-servers $(GO) test -race -trimpath -vet=off -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint vets
+	bin/with-servers $(GO) test -race -ldflags=-w -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 endif
 
 # Modules of their own, so that their libraries stay out of ours.
