@@ -384,8 +384,8 @@ func TestTheBackstopHoldsItsLettersAndTheMainQueueFlows(t *testing.T) {
 		w.ended(dedup.Success, good...)
 	}
 	r.flows(w) // only the backstop waits
-	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"), held,
-		"rows keep their reason")
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"),
+		held, "rows keep their reason")
 	room()
 	w.ended(dedup.Dead, given...)
 	w.eventually("nothing is amiss", func() bool {
