@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SEEDS=${SEEDS:-"1000000 2000000 3000000"}
-CHECKS=${CHECKS:-100}
+CHECKS=${CHECKS:-250}
 GO=${GO:-go}
 
 work=$(mktemp -d)
