@@ -79,12 +79,12 @@ func (b zooKeeperBackend) Die(_ *testing.T, l lock.Locker) {
 
 func (zooKeeperBackend) Marks() bool { return false }
 
-// Set makes a node that is of no session.
 func (b zooKeeperBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }
 func (b zooKeeperBackend) Forget(t *testing.T, name lock.Name) {
 	b.set(t, name, "lock:host/1/gone/0/7")
 }
 
+// set makes a node that is of no session.
 func (b zooKeeperBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
 	admin := b.admin(t)
