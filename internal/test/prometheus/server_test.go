@@ -126,12 +126,16 @@ func (s *server) holds(t *testing.T, expr string) bool {
 	return len(found) > 0
 }
 
+func (s *server) firing(t *testing.T, alert, job string) bool {
+	t.Helper()
+	return s.holds(t, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing",job=%q}`, alert, job))
+}
+
 // fires waits until the alert fires for the job; an empty job is an alert on what is not there.
 func (s *server) fires(t *testing.T, alert, job string, within time.Duration) {
 	t.Helper()
 	began := time.Now()
-	expr := fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing",job=%q}`, alert, job)
-	eventually(t, alert+" fires for the job "+job, within, func() bool { return s.holds(t, expr) })
+	eventually(t, alert+" fires for the job "+job, within, func() bool { return s.firing(t, alert, job) })
 	t.Logf("%s fires after %v", alert, time.Since(began).Round(time.Second))
 }
 
