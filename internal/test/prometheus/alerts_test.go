@@ -169,14 +169,11 @@ var causes = map[string]func(w *world){
 	"restarted": func(w *world) {
 		p := w.run()
 		// The rule counts what was scraped within 18 seconds: a machine that starts seven in twenty starts some more.
-		for range 40 {
-			before := w.processStart()
+		for n := range 40 {
 			require.OK(w.t, p.Kill())
 			p = w.start()
-			eventually(w.t, "the next process is scraped", 30*time.Second, func() bool {
-				now := w.processStart()
-				return now != "" && now != before // it is empty after a scrape that found nobody
-			})
+			seen := fmt.Sprintf(`changes(process_start_time_seconds{job=%q}[10m]) > %d`, w.job, n)
+			eventually(w.t, "the next process is scraped", 30*time.Second, func() bool { return w.prom.holds(w.t, seen) })
 			if w.prom.firing(w.t, "RollbackdRestarts", w.job) {
 				break
 			}
@@ -195,16 +192,6 @@ var causes = map[string]func(w *world){
 			w.t.Error("no pass has failed")
 		}
 	},
-}
-
-// processStart is when the process began that was scraped last; empty: none is.
-func (w *world) processStart() string {
-	w.t.Helper()
-	found, err := w.prom.query(w.t.Context(), fmt.Sprintf(`process_start_time_seconds{job=%q}`, w.job))
-	if err != nil || len(found) == 0 {
-		return ""
-	}
-	return fmt.Sprint(found[0].Value[1])
 }
 
 // certificate is a PEM file with one that lasts so long.
