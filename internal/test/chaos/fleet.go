@@ -271,12 +271,12 @@ func thawProcess(s *strike) {
 	}
 }
 
-// freezeInTransaction makes a daemon stand still inside a transaction that has what others need: a row is locked until
-// its lanes wait for it. The server ends its session, and another daemon goes on.
+// freezeInTransaction makes a daemon stand still inside a transaction that has what others need: all rows of the stock
+// are locked until its lanes wait for them. The server ends its session, and another daemon goes on.
 func freezeInTransaction(s *strike) {
 	quiet := s.undisturbed()
 	s.process = s.slot.present(false)
-	s.lock("ROLLBACK", "BEGIN", "UPDATE stock SET version = version WHERE sku_id = 1") // in the way of nearly every batch
+	s.lock("ROLLBACK", "BEGIN", "UPDATE stock SET version = version") // one row alone stops only batches that are large
 	sees := func(patience time.Duration, n *int, least int, query string) {
 		s.until(patience, func() bool {
 			_ = s.pass(200 * time.Millisecond) // who asks more often is told by MariaDB what was
