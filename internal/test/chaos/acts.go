@@ -99,6 +99,9 @@ func slow(by time.Duration) act     { return each(func(l *stack.TCPProxy) { l.De
 func narrow(bytesPerSecond int) act { return each(func(l *stack.TCPProxy) { l.Rate(bytesPerSecond) }) }
 func silent(on bool) act            { return each(func(l *stack.TCPProxy) { l.Hold(on) }) }
 
+// slowly does something while the links are slow: what lasts for a moment can be caught.
+func slowly(do act) act { return both(slow(100*time.Millisecond), do, slow(0)) }
+
 func resets(s *strike) {
 	for end := time.Now().Add(s.lasts); time.Now().Before(end) && s.ctx.Err() == nil; {
 		each(func(l *stack.TCPProxy) { s.hits += l.Cut() })(s)

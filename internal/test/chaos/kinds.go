@@ -25,7 +25,7 @@ var (
 	mysqld     = []string{onMySQL}
 	redisd     = []string{onRedis}
 	daemon     = []string{onDaemon}
-	relay      = []string{onRelay}
+	relay      = []string{onOutbox, onRelay}
 	outbox     = []string{onOutbox}
 	orders     = []string{onShop}
 	everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", onMySQL, onRabbit, onRedis, onOutbox, onShop}
@@ -64,10 +64,10 @@ func kinds() []kind {
 		{name: "daemon frozen in mysql", unit: "transactions left open", on: []string{onDaemon, onMySQL}, least: 16,
 			most: 25, cost: 1, begin: freezeInTransaction, end: thawProcess},
 
-		{name: "relay kill -9", unit: claimed, on: relay, beside: true, begin: killProcess},
+		{name: "relay kill -9", unit: claimed, on: relay, beside: true, begin: slowly(killProcess)},
 		// Longer than what it has claimed is its own.
-		{name: "relay frozen", unit: claimed, on: relay, least: 32, most: 40, beside: true, begin: freezeProcess,
-			end: thawProcess},
+		{name: "relay frozen", unit: claimed, on: relay, least: 32, most: 40, beside: true,
+			begin: slowly(freezeProcess), end: thawProcess},
 		{name: "event queue unbound", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: unbindEvents,
 			end: undo, hit: refusedEvents},
 		{name: "event queue full", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,

@@ -191,7 +191,7 @@ func (w *world) staleLetters() int {
 	return letters - dead
 }
 
-// strike works the plan off until time is over, then tries what has missed so far once more, alone.
+// strike works the plan off until time is over, then tries what has missed so far again, alone, up to four times.
 func (w *world) strike() error {
 	end := time.Now().Add(w.o.Duration)
 	var (
@@ -225,7 +225,7 @@ func (w *world) strike() error {
 		})
 	}
 	wg.Wait()
-	for range 2 {
+	for range 4 {
 		for _, p := range w.missed() {
 			if len(errs) > 0 || w.ctx.Err() != nil {
 				break
