@@ -201,8 +201,7 @@ func flush(s *strike) {
 		s.hits = int(must.Get(client.DBSize(s.ctx).Result()))
 		return s.hits > 0
 	})
-	must.OK(client.FlushAll(s.ctx).Err(), "empty redis")
-	must.OK(client.ScriptFlush(s.ctx).Err(), "forget the scripts")
+	must.OK(errors.Join(client.FlushAll(s.ctx).Err(), client.ScriptFlush(s.ctx).Err()), "empty redis")
 }
 
 // killConnections kills the daemons' connections as an operator does. A transaction lasts milliseconds: it does so
