@@ -161,15 +161,13 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 func (r *replayer) report(ctx context.Context, res Result, err error) {
 	if res.Replayed+res.Parked > 0 {
 		r.vain = 0
-		r.o.Logger.InfoContext(ctx, "dead letters replayed by themselves", "replayed", res.Replayed, "by_reason",
-			res.ByReason,
-			"parked", res.Parked, "stay", len(res.Left)-res.Parked)
+		r.o.Logger.InfoContext(ctx, "dead letters replayed by themselves", "replayed", res.Replayed,
+			"by_reason", res.ByReason, "parked", res.Parked, "stay", len(res.Left)-res.Parked)
 		return
 	}
 	r.vain++
 	if err == nil {
-		r.o.Logger.WarnContext(ctx, "letters are due to be replayed by themselves, but none of them could be: see consumer "+
-			"reconcile",
-			"queue", r.l.Queue(), "letters_read", res.Seen, "stay", len(res.Left))
+		r.o.Logger.WarnContext(ctx, "letters are due to be replayed by themselves, but none of them could be: see "+
+			"`rollbackd reconcile`", "queue", r.l.Queue(), "letters_read", res.Seen, "stay", len(res.Left))
 	}
 }
