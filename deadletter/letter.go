@@ -70,8 +70,7 @@ func (lt *letter) mayMatch(f Filter) bool {
 func (lt *letter) matches(f Filter) bool {
 	named := func(want string, part func(dedup.Identity) string) bool {
 		return want == "" || want == part(lt.id.Identity) || want == part(lt.own.Identity) ||
-			lt.formerRow.Status != dedup.Absent &&
-				want == part(lt.formerRow.Identity)
+			lt.formerRow.Status != dedup.Absent && want == part(lt.formerRow.Identity)
 	}
 	died := lt.deadAt()
 	byKey := func(k string) bool { return named(k, func(k dedup.Identity) string { return k.Key }) }

@@ -220,10 +220,9 @@ func (m *Maintenance) ofOldest(
 func (m *Maintenance) warn(ctx context.Context, oldest map[dedup.Status]dedup.Row) {
 	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > m.d.o.Retention {
 		m.Logger.WarnContext(ctx, "ROLLBACKD_LOG_RETENTION is shorter than the age of the oldest dead letter: once the "+
-			"success row of one of"+
-			" its copies is deleted, a copy that comes late takes effect again. Replay or discard the letter, or keep "+
-			"rows longer",
-			"retention", m.d.o.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag, "key", dead.Key)
+			"success row of one of its copies is deleted, a copy that comes late takes effect again. Replay or discard the "+
+			"letter, or keep rows longer", "retention", m.d.o.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag,
+			"key", dead.Key)
 	}
 }
 

@@ -424,8 +424,7 @@ func (f *Finding) Cure(name string, now time.Time) string {
 			return f.publishCure(name, now)
 		}
 		return fmt.Sprintf("UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'%x' "+
-			"AND sku_id = %d"+
-			"    -- in MySQL; and take the goods off the stock again if they have left", f.Order, f.SKU)
+			"AND sku_id = %d    -- in MySQL; and take the goods off the stock again if they have left", f.Order, f.SKU)
 	case NegativeStock:
 		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after "+
 			"counting the goods", f.SKU)

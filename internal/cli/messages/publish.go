@@ -55,8 +55,7 @@ keys.`,
 			"message's key (default: none, so that the key is the body's hash)")
 		letters := f.Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
 			"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
-		tag := f.Tag("the message's tag, as its AMQP type (default: none, so that the tag is the " +
-			"routing key)")
+		tag := f.Tag("the message's tag, as its AMQP type (default: none, so that the tag is the routing key)")
 		return func(ctx context.Context, c *command.Call) error {
 			from, err := c.Input(f.Arg(0), "the messages")
 			if err != nil {
