@@ -288,20 +288,20 @@ func (r *suiteRun) killed(at consumer.Point) {
 		_ = child.Wait()
 		close(dead)
 	}()
-	spared := false
-	for open := true; open; {
+	alive := true
+	for patience := 100; alive && patience > 0; {
 		select {
 		case <-dead:
-			open = false
+			alive = false
 		case <-time.After(50 * time.Millisecond):
-			if spared = r.ended(r.t.Context()); spared {
-				stop()
-				<-dead
-				open = false
+			if r.ended(r.t.Context()) { // the step of the last message may be the one at which it is about to die
+				patience--
 			}
 		}
 	}
-	if spared || child.ProcessState.Exited() {
+	stop()
+	<-dead
+	if alive || child.ProcessState.Exited() {
 		r.t.Errorf("no process was killed when a message was %s (%v); it said:\n%s", at, child.ProcessState, &said)
 	}
 }
