@@ -3,8 +3,6 @@ package pages
 import (
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -12,85 +10,84 @@ import (
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-// The size of a chart and the place of its plot in it, in its own units, which are a phone's pixels. Above the plot
-// stands what the pointer is on. Its template has the same numbers.
+// The place of the plot in a chart, in its own units, which are a phone's pixels. Above the plot stands what the pointer
+// is on. Its template has the same numbers.
 const (
-	chartWide, chartHigh = 360.0, 170.0
-	plotLeft, plotRight  = 42.0, 352.0
-	plotTop, plotBottom  = 22.0, 150.0
+	plotLeft, plotRight = 42.0, 352.0
+	plotTop, plotBottom = 22.0, 150.0
 	// hintLong is how many characters of a hint fit above the plot.
 	hintLong = 58
 )
 
 // chart is one figure of the fleet over a span of time.
 type chart struct {
-	Name, Now string
-	Words     string // for who sees no picture
-	Rows      []mark // heights that have a number
-	Times     []mark
-	Areas     []path // from the least to the most of each piece
-	Lines     []path
-	Bars      []bar
-	Legend    []named
-	Hints     []hint
+	view.Charts
+
+	Name, Now   string
+	Words       string  // for who sees no picture
+	Rows, Times []shape // lines of the grid, with what is written beside them
+	Areas       []shape // from the least to the most of each piece
+	Lines       []shape
+	Bars        []shape
+	Legend      []shape
+	Hints       []shape // pieces that the pointer may be on
+
+	most float64 // the end of its axis
 }
 
-type (
-	mark struct {
-		At   float64
-		Text string
-	}
-	path struct{ Class, D string }
-	bar  struct {
-		Class         string
-		X, Y, W, High float64
-	}
-	named struct{ Class, Text string }
-	// hint is a piece that the pointer may be on.
-	hint struct {
-		X, W float64
-		Text string
-	}
-)
-
-// plot is a chart in the making.
-type plot struct {
-	view.Charts
-	chart
-
-	most float64
+// shape is what is drawn or written: of these each has what it needs.
+type shape struct {
+	Class, Text, Path string
+	X, Y, W, High     float64
 }
 
 // x is where a time is.
-func (p *plot) x(at time.Time) float64 {
-	part := float64(at.Sub(p.From)) / float64(p.Until.Sub(p.From))
+func (c *chart) x(at time.Time) float64 {
+	part := float64(at.Sub(c.From)) / float64(c.Until.Sub(c.From))
 	return plotLeft + (plotRight-plotLeft)*min(1, max(0, part))
 }
 
-func (p *plot) y(value float64) float64 { return plotBottom - (plotBottom-plotTop)*value/p.most }
+func (c *chart) y(value float64) float64 { return plotBottom - (plotBottom-plotTop)*value/c.most }
 
-func (p *plot) step() time.Duration { return time.Duration(p.Step) * time.Second }
+// place is where a piece begins and ends: it is as long as it lasts, so that one alone is seen too.
+func (c *chart) place(p view.Piece) (from, to float64) { return c.x(p.At), c.x(c.end(p)) }
 
-// plotOf begins a chart that is as high as most.
-func plotOf(c view.Charts, name string, most float64, show func(float64) string) *plot {
-	p := &plot{Charts: c, chart: chart{Name: name, Now: unknown}, most: most}
-	for i := range 3 {
-		v := p.most * float64(i) / 2
-		p.Rows = append(p.Rows, mark{p.y(v), show(v)})
+func (c *chart) end(p view.Piece) time.Time { return p.At.Add(time.Duration(c.Step) * time.Second) }
+
+// when is the time of a piece as its span needs it.
+func (c *chart) when(at time.Time) string {
+	if c.Until.Sub(c.From) > 24*time.Hour {
+		return at.Format("Mon 15:04")
+	}
+	return at.Format("15:04")
+}
+
+// chartOf begins a chart that is as high as most, with what is said of each piece.
+func chartOf(
+	of view.Charts, name string, most float64, show func(float64) string, say func(view.Piece) string,
+) *chart {
+	c := &chart{Charts: of, Name: name, Now: unknown, most: most}
+	for _, v := range []float64{0, most / 2, most} {
+		c.Rows = append(c.Rows, shape{Y: c.y(v), Text: show(v)})
 	}
 	every, form := 15*time.Minute, "15:04"
-	switch long := p.Until.Sub(p.From); {
+	switch long := c.Until.Sub(c.From); {
 	case long > 24*time.Hour:
 		every, form = 24*time.Hour, "Mon 2"
 	case long > time.Hour:
 		every = 6 * time.Hour
 	}
-	for at := p.From.Truncate(every).Add(every); at.Before(p.Until); at = at.Add(every) {
-		if x := p.x(at); x > plotLeft+12 && x < plotRight-14 { // else its text sticks out
-			p.Times = append(p.Times, mark{x, at.Format(form)})
+	for at := c.From.Truncate(every).Add(every); at.Before(c.Until); at = at.Add(every) {
+		if x := c.x(at); x > plotLeft+12 && x < plotRight-14 { // else its text sticks out
+			c.Times = append(c.Times, shape{X: x, Text: at.Format(form)})
 		}
 	}
-	return p
+	for _, p := range c.Pieces {
+		from, to := c.place(p)
+		text := screen.Shorten(c.when(p.At)+"  "+say(p), hintLong)
+		c.Hints = append(c.Hints, shape{X: from, W: to - from, Text: text})
+	}
+	return c
 }
 
 // round is the next number up that is good for an axis, whose half is good too: 1, 2, 4, 6, 8 or 10 times a power of
@@ -108,82 +105,76 @@ func round(x float64) float64 {
 	return 10 * ten
 }
 
-// hinted adds what is said of each piece.
-func (p *plot) hinted(say func(view.Piece) string) {
-	for _, piece := range p.Pieces {
-		from, to := p.x(piece.At), p.x(piece.At.Add(p.step()))
-		p.Hints = append(p.Hints, hint{from, to - from, screen.Shorten(p.when(piece.At)+"  "+say(piece), hintLong)})
+// roundTime is that of seconds: of minutes and hours, where they are so many.
+func roundTime(x float64) float64 {
+	switch {
+	case x > 3600:
+		return round(x/3600) * 3600
+	case x > 60:
+		return round(x/60) * 60
 	}
+	return round(x)
 }
 
-// when is the time of a piece as its span needs it.
-func (p *plot) when(at time.Time) string {
-	if p.Until.Sub(p.From) > 24*time.Hour {
-		return at.Format("Mon 15:04")
-	}
-	return at.Format("15:04")
-}
-
-// drawn adds a line of what is known, with gaps where nothing is, and an area below or around it.
-func (p *plot) drawn(class string, of func(view.Piece) *view.Range) {
-	var line, area strings.Builder
-	stretch := func(pieces []view.Piece) {
-		var back []string
-		for i, piece := range pieces {
-			r, from, to := of(piece), p.x(piece.At), p.x(piece.At.Add(p.step()))
-			letter := "L"
-			if i == 0 {
-				letter = "M"
-			}
-			// A piece is as long as it lasts, so that one alone is seen too.
-			fmt.Fprintf(&line, "%s%.1f %.1fL%.1f %.1f", letter, from, p.y(r.Mean), to, p.y(r.Mean))
-			fmt.Fprintf(&area, "%s%.1f %.1fL%.1f %.1f", letter, from, p.y(r.Most), to, p.y(r.Most))
-			back = append(back, fmt.Sprintf("L%.1f %.1fL%.1f %.1f", to, p.y(r.Least), from, p.y(r.Least)))
-		}
-		slices.Reverse(back)
-		area.WriteString(strings.Join(back, "") + "Z")
-	}
-	known := p.Pieces[:0:0]
-	for _, piece := range p.Pieces {
-		if of(piece) == nil {
+// draw adds a line of what is known, with gaps where nothing is, and an area below or around it.
+func (c *chart) draw(class string, of func(view.Piece) *view.Range) {
+	var line, area, back string // back is the lower edge of an area, which is drawn from its end
+	var end time.Time
+	for _, p := range c.Pieces {
+		r := of(p)
+		if r == nil {
 			continue
 		}
-		if n := len(known); n > 0 && piece.At.Sub(known[n-1].At) > p.step() {
-			stretch(known)
-			known = nil
+		from, to := c.place(p)
+		letter := "L"
+		if p.At.After(end) {
+			letter = "M"
+			area, back = area+back, "Z"
 		}
-		known = append(known, piece)
+		line += fmt.Sprintf("%s%.1f %.1fL%.1f %.1f", letter, from, c.y(r.Mean), to, c.y(r.Mean))
+		area += fmt.Sprintf("%s%.1f %.1fL%.1f %.1f", letter, from, c.y(r.Most), to, c.y(r.Most))
+		back = fmt.Sprintf("L%.1f %.1fL%.1f %.1f", to, c.y(r.Least), from, c.y(r.Least)) + back
+		end = c.end(p)
 	}
-	if len(known) > 0 {
-		stretch(known)
-		p.Lines = append(p.Lines, path{class, line.String()})
-		p.Areas = append(p.Areas, path{class, area.String()})
+	if line != "" {
+		c.Lines = append(c.Lines, shape{Class: class, Path: line})
+		c.Areas = append(c.Areas, shape{Class: class, Path: area + back})
 	}
 }
 
-// ranged is the chart of one or two figures that have a mean, a least and a most.
-func ranged(
-	c view.Charts, name string, show func(float64) string, of func(view.Piece) *view.Range,
-) chart {
-	most, worst := 0.0, time.Time{}
-	for _, piece := range c.Pieces {
-		if r := of(piece); r != nil && r.Most > most {
-			most, worst = r.Most, piece.At
+// worst is the piece with the most; it has none where all are nothing.
+func worst(all []view.Piece, of func(view.Piece) *view.Range) (most float64, at time.Time) {
+	for _, p := range all {
+		if r := of(p); r != nil && r.Most > most {
+			most, at = r.Most, p.At
 		}
 	}
-	p := plotOf(c, name, round(most), show)
-	p.drawn("main", of)
-	p.hinted(func(piece view.Piece) string { return between(of(piece), show) })
+	return most, at
+}
+
+// last is the mean of the last piece in words.
+func (c *chart) last(of func(view.Piece) *view.Range, show func(float64) string) string {
 	if n := len(c.Pieces); n > 0 && of(c.Pieces[n-1]) != nil {
-		p.Now = show(of(c.Pieces[n-1]).Mean)
+		return show(of(c.Pieces[n-1]).Mean)
 	}
-	p.Words = fmt.Sprintf("%s: %s at the end of the %s", name, p.Now, c.Span)
-	if !worst.IsZero() {
-		at := fmt.Sprintf("at most %s, %s", show(most), p.when(worst))
-		p.Words += ", " + at
-		p.Legend = append(p.Legend, named{"", at})
+	return unknown
+}
+
+// ranged is the chart of a figure that has a mean, a least and a most.
+func ranged(
+	of view.Charts, name string, show func(float64) string, figure func(view.Piece) *view.Range,
+) *chart {
+	most, at := worst(of.Pieces, figure)
+	c := chartOf(of, name, round(most), show, func(p view.Piece) string { return between(figure(p), show) })
+	c.draw("main", figure)
+	c.Now = c.last(figure, show)
+	c.Words = fmt.Sprintf("%s: %s at the end of the %s", name, c.Now, c.Span)
+	if !at.IsZero() {
+		text := fmt.Sprintf("at most %s, %s", show(most), c.when(at))
+		c.Words += ", " + text
+		c.Legend = append(c.Legend, shape{Text: text})
 	}
-	return p.chart
+	return c
 }
 
 // between is a range in words; where all minutes are alike, one number.
@@ -198,39 +189,37 @@ func between(r *view.Range, show func(float64) string) string {
 }
 
 // deaths is the chart of the letters of each piece, one reason upon the other.
-func deaths(c view.Charts) chart {
-	most, sums := 0.0, map[dedup.Reason]int64{}
-	for _, piece := range c.Pieces {
-		most = max(most, float64(died(piece)))
-		for r, n := range piece.Dead {
+func deaths(of view.Charts) *chart {
+	most, all, sums := int64(0), int64(0), map[dedup.Reason]int64{}
+	for _, p := range of.Pieces {
+		for r, n := range p.Dead {
 			sums[r] += n
 		}
+		n := died(p)
+		most, all = max(most, n), all+n
 	}
-	p := plotOf(c, "Dead, by reason", round(most), short)
-	var all int64
+	c := chartOf(of, "Dead, by reason", round(float64(most)), short, byReason)
+	c.Now = count(int(all)) + " in all"
+	c.Words = fmt.Sprintf("Dead in the %s: %s", c.Span, c.Now)
 	for i, r := range dedup.Reasons() {
 		if sums[r] > 0 {
-			all += sums[r]
-			p.Legend = append(p.Legend, named{fmt.Sprint("r", i), fmt.Sprintf("%s %s", r, count(int(sums[r])))})
+			text := fmt.Sprintf("%s %s", r, count(int(sums[r])))
+			c.Legend = append(c.Legend, shape{Class: fmt.Sprint("r", i), Text: text})
+			c.Words += ", " + text
 		}
 	}
-	for _, piece := range c.Pieces {
-		from, to, below := p.x(piece.At), p.x(piece.At.Add(p.step())), int64(0)
+	for _, p := range c.Pieces {
+		from, to := c.place(p)
+		bottom := plotBottom
 		for i, r := range dedup.Reasons() {
-			if n := piece.Dead[r]; n > 0 {
-				top, bottom := p.y(float64(below+n)), p.y(float64(below))
-				below += n
-				p.Bars = append(p.Bars, bar{fmt.Sprint("r", i), from, top, max(2, to-from-.4), bottom - top})
+			if n := p.Dead[r]; n > 0 {
+				high := plotBottom - c.y(float64(n))
+				bottom -= high
+				c.Bars = append(c.Bars, shape{Class: fmt.Sprint("r", i), X: from, Y: bottom, W: max(2, to-from-.4), High: high})
 			}
 		}
 	}
-	p.hinted(func(piece view.Piece) string { return byReason(piece) })
-	p.Now = count(int(all)) + " in all"
-	p.Words = fmt.Sprintf("Dead in the %s: %s", c.Span, p.Now)
-	for _, l := range p.Legend {
-		p.Words += ", " + l.Text
-	}
-	return p.chart
+	return c
 }
 
 // died is how many letters a piece has.
@@ -255,39 +244,22 @@ func byReason(p view.Piece) string {
 }
 
 // lags is the chart of two percentiles. The area reaches to that of the worst minute.
-func lags(c view.Charts) chart {
-	most := 0.0
-	for _, piece := range c.Pieces {
-		if piece.WorstP99 != nil {
-			most = max(most, *piece.WorstP99)
-		}
-	}
-	unit := 1.0 // of the axis
-	for _, more := range []float64{60, 3600} {
-		if most > more {
-			unit = more
-		}
-	}
-	p := plotOf(c, "Lag", round(most/unit)*unit, seconds)
-	p.drawn("main", func(piece view.Piece) *view.Range {
-		if piece.P99 == nil {
+func lags(of view.Charts) *chart {
+	upTo := func(x, most *float64) *view.Range {
+		if x == nil {
 			return nil
 		}
-		return &view.Range{Least: *piece.P99, Mean: *piece.P99, Most: *piece.WorstP99}
-	})
-	p.drawn("second", func(piece view.Piece) *view.Range {
-		if piece.P50 == nil {
-			return nil
-		}
-		return &view.Range{Least: *piece.P50, Mean: *piece.P50, Most: *piece.P50}
-	})
-	p.hinted(func(piece view.Piece) string { return lagOf(piece) })
-	p.Legend = []named{{"main", "99th percentile"}, {"second", "50th percentile"}}
-	if n := len(c.Pieces); n > 0 && c.Pieces[n-1].P99 != nil {
-		p.Now = seconds(*c.Pieces[n-1].P99)
+		return &view.Range{Least: *x, Mean: *x, Most: *most}
 	}
-	p.Words = fmt.Sprintf("Lag: 99th percentile %s at the end of the %s, %s at most", p.Now, c.Span, seconds(most))
-	return p.chart
+	p99 := func(p view.Piece) *view.Range { return upTo(p.P99, p.WorstP99) }
+	most, _ := worst(of.Pieces, p99)
+	c := chartOf(of, "Lag", roundTime(most), seconds, lagOf)
+	c.draw("main", p99)
+	c.draw("second", func(p view.Piece) *view.Range { return upTo(p.P50, p.P50) })
+	c.Legend = []shape{{Class: "main", Text: "99th percentile"}, {Class: "second", Text: "50th percentile"}}
+	c.Now = c.last(p99, seconds)
+	c.Words = fmt.Sprintf("Lag: 99th percentile %s at the end of the %s, %s at most", c.Now, c.Span, seconds(most))
+	return c
 }
 
 func lagOf(p view.Piece) string {
@@ -302,14 +274,14 @@ func lagOf(p view.Piece) string {
 }
 
 // charts are those of the overview.
-func charts(c view.Charts) []chart {
-	return []chart{
-		ranged(c, "Applied a second", rate, func(p view.Piece) *view.Range { return &p.Applied }),
-		ranged(c, "Retried a second", rate, func(p view.Piece) *view.Range { return &p.Retried }),
-		deaths(c),
-		ranged(c, "Waiting in the main queue", short, func(p view.Piece) *view.Range { return p.Waiting }),
-		ranged(c, "Waiting for a retry", short, func(p view.Piece) *view.Range { return p.Retrying }),
-		lags(c),
+func charts(of view.Charts) []*chart {
+	return []*chart{
+		ranged(of, "Applied a second", rate, func(p view.Piece) *view.Range { return &p.Applied }),
+		ranged(of, "Retried a second", rate, func(p view.Piece) *view.Range { return &p.Retried }),
+		deaths(of),
+		ranged(of, "Waiting in the main queue", short, func(p view.Piece) *view.Range { return p.Waiting }),
+		ranged(of, "Waiting for a retry", short, func(p view.Piece) *view.Range { return p.Retrying }),
+		lags(of),
 	}
 }
 
