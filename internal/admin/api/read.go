@@ -78,34 +78,30 @@ func (a *API) getCharts(ctx context.Context, in *struct {
 
 // LetterFilter chooses dead letters. All that is named must hold.
 type LetterFilter struct {
-	Key         []string  `query:"key,explode" maxItems:"100"`
-	Tag         string    `query:"tag" maxLength:"100"`
-	Order       string    `query:"order" maxLength:"255"`
-	Reason      []string  `query:"reason,explode" maxItems:"20"`
-	Since       time.Time `query:"since"`
-	Until       time.Time `query:"until"`
-	Error       string    `query:"error" maxLength:"1000"`
-	Fingerprint string    `query:"fingerprint" maxLength:"1000"`
-	InBody      string    `query:"body" maxLength:"1000"`
-	SKU         int64     `query:"sku" minimum:"1"`
+	Key         []string       `query:"key,explode" maxItems:"100"`
+	Tag         string         `query:"tag" maxLength:"100"`
+	Order       string         `query:"order" maxLength:"255"`
+	Reason      []dedup.Reason `query:"reason,explode" maxItems:"20"`
+	Since       time.Time      `query:"since"`
+	Until       time.Time      `query:"until"`
+	Error       string         `query:"error" maxLength:"1000"`
+	Fingerprint string         `query:"fingerprint" maxLength:"1000"`
+	InBody      string         `query:"body" maxLength:"1000"`
+	SKU         int64          `query:"sku" minimum:"1"`
 }
 
 // letters is the filter as package deadletter knows it.
 func (f LetterFilter) letters() deadletter.Filter {
-	l := deadletter.Filter{
-		Keys: f.Key, Tag: f.Tag, Order: f.Order, Since: f.Since, Until: f.Until, Error: f.Error, Fingerprint: f.Fingerprint,
-		Body: f.InBody, SKU: f.SKU,
+	return deadletter.Filter{
+		Keys: f.Key, Tag: f.Tag, Order: f.Order, Reasons: f.Reason, Since: f.Since, Until: f.Until, Error: f.Error,
+		Fingerprint: f.Fingerprint, Body: f.InBody, SKU: f.SKU,
 	}
-	for _, r := range f.Reason {
-		l.Reasons = append(l.Reasons, dedup.Reason(r))
-	}
-	return l
 }
 
 // Paging says which page of a list.
 type Paging struct {
-	After string `query:"after" maxLength:"2000"`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+	After dedup.Cursor `query:"after" maxLength:"2000"`
+	Limit int          `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 func (a *API) listGroups(ctx context.Context, _ *struct{}) (view.Groups, error) {
@@ -143,7 +139,7 @@ func (a *API) listLetters(ctx context.Context, in *struct {
 }) (view.Page[deadletter.Letter], error) {
 	f := in.letters()
 	f.All, f.Limit = true, in.Limit
-	return a.view.Letters(ctx, f, dedup.Cursor(in.After), false)
+	return a.view.Letters(ctx, f, in.After, false)
 }
 
 // Letters are all dead letters with a key.
@@ -161,20 +157,19 @@ func (a *API) getLetter(ctx context.Context, in *struct {
 }
 
 func (a *API) preview(ctx context.Context, in *struct {
-	Kind  string `query:"kind" required:"true" enum:"replay,discard"`
-	All   bool   `query:"all"`
-	Force bool   `query:"force"`
+	Kind  operator.Kind `query:"kind" required:"true" enum:"replay,discard"`
+	All   bool          `query:"all"`
+	Force bool          `query:"force"`
 	LetterFilter
-	At    time.Time `query:"at"`
-	After string    `query:"after" maxLength:"2000"`
-	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50"`
-	Whole bool      `query:"whole"`
+	At    time.Time    `query:"at"`
+	After dedup.Cursor `query:"after" maxLength:"2000"`
+	Limit int          `query:"limit" minimum:"1" maximum:"200" default:"50"`
+	Whole bool         `query:"whole"`
 }) (operator.Preview, error) {
 	f := in.letters()
 	f.All = in.All
 	return a.view.Preview(ctx, operator.PreviewRequest{
-		Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
-		Whole: in.Whole, Filter: f,
+		Kind: in.Kind, Filter: f, Force: in.Force, At: in.At, After: in.After, Limit: in.Limit, Whole: in.Whole,
 	})
 }
 
@@ -187,7 +182,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 	Paging
 }) (view.Page[operator.Row], error) {
 	f := dedup.Filter{
-		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
+		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: in.After, Limit: in.Limit,
 	}
 	for _, s := range dedup.Statuses() {
 		if slices.Contains(in.Status, s.String()) {
@@ -229,21 +224,18 @@ func (a *API) getOrder(ctx context.Context, in *struct {
 }
 
 func (a *API) listActs(ctx context.Context, in *struct {
-	Kind  string    `query:"kind" maxLength:"32"`
-	State string    `query:"state" enum:"running,done,stopped,failed"`
-	Actor string    `query:"actor" maxLength:"200"`
-	Since time.Time `query:"since"`
-	Until time.Time `query:"until"`
-	After string    `query:"after" maxLength:"100"`
-	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50"`
+	Kind   operator.Kind  `query:"kind" maxLength:"32"`
+	State  operator.State `query:"state" enum:"running,done,stopped,failed"`
+	Actor  string         `query:"actor" maxLength:"200"`
+	Since  time.Time      `query:"since"`
+	Until  time.Time      `query:"until"`
+	Before string         `query:"after" maxLength:"100"`
+	Limit  int            `query:"limit" minimum:"1" maximum:"200" default:"50"`
 }) (view.Page[operator.Act], error) {
-	if in.After != "" && uuid.Validate(in.After) != nil {
+	if in.Before != "" && uuid.Validate(in.Before) != nil {
 		return view.Page[operator.Act]{}, wrong("query.after", "it is not what the page before said as next")
 	}
-	return a.view.Acts(ctx, operator.ActFilter{
-		Kind: operator.Kind(in.Kind), State: operator.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
-		Before: in.After, Limit: in.Limit,
-	})
+	return a.view.Acts(ctx, operator.ActFilter(*in))
 }
 
 func (a *API) getAct(ctx context.Context, in *struct {
@@ -303,22 +295,22 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 
 // OutboxChoice chooses messages of the outbox. All that is named must hold.
 type OutboxChoice struct {
-	Key   []string  `query:"key,explode" maxItems:"100"`
-	Tag   string    `query:"tag" maxLength:"600"`
-	State string    `query:"state"`
-	Since time.Time `query:"since"`
-	Until time.Time `query:"until"`
+	Key   []string     `query:"key,explode" maxItems:"100"`
+	Tag   string       `query:"tag" maxLength:"600"`
+	State outbox.State `query:"state"`
+	Since time.Time    `query:"since"`
+	Until time.Time    `query:"until"`
 }
 
 func (c OutboxChoice) filter() outbox.Filter {
-	return outbox.Filter{Keys: c.Key, Tag: c.Tag, State: outbox.State(c.State), Since: c.Since, Until: c.Until}
+	return outbox.Filter{Keys: c.Key, Tag: c.Tag, State: c.State, Since: c.Since, Until: c.Until}
 }
 
 func (a *API) listOutbox(ctx context.Context, in *struct {
 	OutboxChoice
 	Paging
 }) (view.Page[view.OutboxRow], error) {
-	return a.view.OutboxRows(ctx, in.filter(), in.After, in.Limit)
+	return a.view.OutboxRows(ctx, in.filter(), string(in.After), in.Limit)
 }
 
 // OutboxMessages are all messages of the outbox with a key.
@@ -335,12 +327,12 @@ func (a *API) getOutboxMessage(ctx context.Context, in *struct {
 }
 
 func (a *API) previewOutbox(ctx context.Context, in *struct {
-	Kind string `query:"kind" required:"true" enum:"outbox_retry,outbox_drop"`
+	Kind operator.Kind `query:"kind" required:"true" enum:"outbox_retry,outbox_drop"`
 	OutboxChoice
 	All   bool `query:"all"`
 	Force bool `query:"force"`
 }) (view.OutboxPreview, error) {
 	return a.view.PreviewOutbox(ctx, operator.OutboxRequest{
-		Kind: operator.Kind(in.Kind), Filter: in.filter(), All: in.All, Force: in.Force,
+		Kind: in.Kind, Filter: in.filter(), All: in.All, Force: in.Force,
 	})
 }

@@ -111,6 +111,9 @@ func (a *API) bound() {
 			p.Nullable = p.Nullable && p.Type != huma.TypeArray // a list without items is []
 		}
 	}
+	words := map[string][]any{
+		"reason": texts(dedup.Reasons()), "state": texts(outbox.States()), "status": texts(dedup.Statuses()),
+	}
 	filter := schemas["Filter"].Properties
 	for name, most := range map[string]int{
 		"tag": dedup.MaxTag, "order": dedup.MaxKey, "error": dedup.MaxRemark, "fingerprint": dedup.MaxRemark,
@@ -120,23 +123,20 @@ func (a *API) bound() {
 	}
 	mostKeys, longestKey := dedup.MaxListedKeys, dedup.MaxKey
 	filter["keys"].MaxItems, filter["keys"].Items.MaxLength = &mostKeys, &longestKey
-	filter["reasons"].Items.Enum = texts(dedup.Reasons())
+	filter["reasons"].Items.Enum = words["reason"]
 	schemas["OutboxFilter"].Properties["keys"].MaxItems = &mostKeys
-	schemas["OutboxFilter"].Properties["state"].Enum = texts(outbox.States())
+	schemas["OutboxFilter"].Properties["state"].Enum = words["state"]
 	for _, path := range document.Paths {
 		if path.Get == nil {
 			continue
 		}
 		for _, p := range path.Get.Parameters {
-			switch p.Name {
-			case "reason":
-				p.Schema.Items.Enum = texts(dedup.Reasons())
-			case "state":
-				if path.Get.OperationID != "list-acts" {
-					p.Schema.Enum = texts(outbox.States())
-				}
-			case "status":
-				p.Schema.Items.Enum = texts(dedup.Statuses())
+			of := p.Schema
+			if of.Items != nil {
+				of = of.Items
+			}
+			if of.Enum == nil { // else its tag has them
+				of.Enum = words[p.Name]
 			}
 			p.Schema.Nullable = false
 			p.Schema.PrecomputeMessages()
