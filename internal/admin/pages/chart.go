@@ -10,8 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-// The place of the plot in a chart, in its own units, which are a phone's pixels. Above the plot stands what the pointer
-// is on. Its template has the same numbers.
+// The place of the plot in a chart, in its own units, which are a phone's pixels. Above it stands what the pointer is
+// on. Its template has the same numbers.
 const (
 	plotLeft, plotRight = 42.0, 352.0
 	plotTop, plotBottom = 22.0, 150.0
