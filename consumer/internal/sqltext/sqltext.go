@@ -2,7 +2,11 @@
 // not send anything, nor know who asks.
 package sqltext
 
-import "strings"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // Kind is what a text is to a transaction, as far as it can be told without running it. Of several statements the
 // greatest counts.
@@ -19,31 +23,45 @@ const (
 // handler's may name it.
 const OurSavepoint = "rollbackd_batch"
 
-// plainVerbs begin statements that no server ends a transaction for.
-var plainVerbs = words("SELECT INSERT UPDATE DELETE REPLACE WITH TABLE VALUES DO SHOW EXPLAIN DESCRIBE DESC")
+// naming is Plain, or Ending: as it names a savepoint of the handler's, or ours.
+const naming = Ending + 1
 
-// endingVerbs are from the lists of MySQL's and MariaDB's manuals of what commits by itself, and what begins or ends a
-// transaction. LOAD DATA commits with some engines, and reads what is no part of a message. USE leads what the engine
-// writes behind the handler into another schema.
-var endingVerbs = words("COMMIT START XA ALTER RENAME TRUNCATE GRANT REVOKE INSTALL UNINSTALL LOCK UNLOCK OPTIMIZE " +
-	"REPAIR CHECK CACHE LOAD FLUSH RESET STOP CHANGE IMPORT SHUTDOWN USE")
+// beginnings are the first words of statements, and what these are: of several the longest counts, and what has none
+// is opaque. No server ends a transaction for the plain ones. Those that end it are from the lists of MySQL's and
+// MariaDB's manuals of what commits by itself, and what begins or ends a transaction. LOAD DATA commits with some
+// engines, and reads what is no part of a message. USE leads what the engine writes behind the handler into another
+// schema.
+var beginnings = table(map[Kind]string{
+	Plain:   "SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH, TABLE, VALUES, DO, SHOW, EXPLAIN, DESCRIBE, DESC",
+	Lasting: "CREATE TEMPORARY TABLE, CREATE OR REPLACE TEMPORARY TABLE, DROP TEMPORARY TABLE",
+	// NOT ATOMIC is MariaDB's block of statements, and ANALYZE of one its EXPLAIN
+	Opaque: "BEGIN NOT, ANALYZE",
+	Ending: "COMMIT, ROLLBACK, ROLLBACK WORK, RELEASE, BEGIN, START, XA, CREATE, CREATE OR, CREATE OR REPLACE, " +
+		"CREATE TEMPORARY, CREATE OR REPLACE TEMPORARY, DROP, DROP TEMPORARY, ALTER, RENAME, TRUNCATE, GRANT, REVOKE, " +
+		"INSTALL, UNINSTALL, LOCK, UNLOCK, OPTIMIZE, REPAIR, CHECK, CACHE, LOAD, FLUSH, RESET, STOP, CHANGE, IMPORT, " +
+		"SHUTDOWN, USE, ANALYZE TABLE, ANALYZE LOCAL, ANALYZE NO_WRITE_TO_BINLOG",
+	naming: "SAVEPOINT, RELEASE SAVEPOINT, ROLLBACK TO, ROLLBACK TO SAVEPOINT, ROLLBACK WORK TO, " +
+		"ROLLBACK WORK TO SAVEPOINT",
+})
 
-// endingSettings are what SET must not name: how transactions end, in which characters the server reads a text (the
-// driver quotes values for utf8mb4 alone), and the time and the id of the rows that the engine writes behind the
-// handler. Behind unreadableSettings something may hide, such as another way of reading strings and names.
-var (
-	endingSettings = words("AUTOCOMMIT COMPLETION_TYPE TRANSACTION TRANSACTION_ISOLATION TX_ISOLATION " +
-		"TRANSACTION_READ_ONLY TX_READ_ONLY PASSWORD CHARACTER CHARSET CHARACTER_SET_CLIENT CHARACTER_SET_CONNECTION " +
-		"COLLATION_CONNECTION TIMESTAMP INSERT_ID")
-	unreadableSettings = words("SQL_MODE ROLE RESOURCE")
-)
+// settings are what SET must not name: how transactions end, in which characters the server reads a text (the driver
+// quotes values for utf8mb4 alone), and the time and the id of the rows that the engine writes behind the handler.
+// Behind opaque ones something may hide, such as another way of reading strings and names.
+var settings = table(map[Kind]string{
+	Opaque: "SQL_MODE, ROLE, RESOURCE",
+	Ending: "AUTOCOMMIT, COMPLETION_TYPE, TRANSACTION, TRANSACTION_ISOLATION, TX_ISOLATION, TRANSACTION_READ_ONLY, " +
+		"TX_READ_ONLY, PASSWORD, CHARACTER, CHARSET, CHARACTER_SET_CLIENT, CHARACTER_SET_CONNECTION, " +
+		"COLLATION_CONNECTION, TIMESTAMP, INSERT_ID",
+})
 
-func words(list string) map[string]bool {
-	set := map[string]bool{}
-	for word := range strings.FieldsSeq(list) {
-		set[word] = true
+func table(lists map[Kind]string) map[string]Kind {
+	kinds := map[string]Kind{}
+	for kind, list := range lists {
+		for words := range strings.SplitSeq(list, ", ") {
+			kinds[words] = kind
+		}
 	}
-	return set
+	return kinds
 }
 
 // Read reads a text as MySQL and MariaDB would with the sql_mode of our sessions; what are the first words of the
@@ -73,12 +91,12 @@ func Read(text string) (all Kind, what string) {
 }
 
 // writing are the verbs of what changes rows.
-var writing = words("INSERT UPDATE DELETE REPLACE")
+var writing = []string{"INSERT", "UPDATE", "DELETE", "REPLACE"}
 
 // Writes reports whether a plain statement is one that changes rows.
 func Writes(text string) bool {
 	r := &reader{text: text}
-	return writing[r.verb()]
+	return slices.Contains(writing, r.verb())
 }
 
 // verb goes to the word that says what a statement does, also where a WITH stands before it.
@@ -89,13 +107,9 @@ func (r *reader) verb() string {
 	if !r.is("WITH") {
 		return strings.ToUpper(r.token)
 	}
-	for depth := 0; r.kind != 0; r.next() {
-		switch word := strings.ToUpper(r.token); {
-		case r.kind == '(':
-			depth++
-		case r.kind == ')':
-			depth--
-		case depth == 0 && (word == "SELECT" || writing[word]):
+	for depth := r.depth; r.kind != 0; r.next() {
+		word := strings.ToUpper(r.token)
+		if r.depth == depth && (word == "SELECT" || slices.Contains(writing, word)) {
 			return word
 		}
 	}
@@ -113,20 +127,16 @@ func Locks(text string) bool {
 func Rows(text string) (rows string, before int) {
 	r := &reader{text: text}
 	r.next()
-	verb, depth := strings.ToUpper(r.token), 0
+	verb := strings.ToUpper(r.token)
 	if verb != "UPDATE" && verb != "DELETE" {
 		return "", 0
 	}
 	from := r.at
 	for r.next(); r.kind != 0; r.next() {
 		switch {
-		case r.kind == '(':
-			depth++
-		case r.kind == ')':
-			depth--
 		case r.kind == '?':
 			before++
-		case depth > 0:
+		case r.depth > 0:
 		case verb == "DELETE" && r.is("FROM"):
 			from = r.at
 		case r.is("SET") || verb == "DELETE" && r.is("WHERE"):
@@ -135,7 +145,7 @@ func Rows(text string) (rows string, before int) {
 			}
 			rows = text[from:r.from]
 		}
-		if depth == 0 && r.is("WHERE") {
+		if r.depth == 0 && r.is("WHERE") {
 			return strings.ReplaceAll(strings.TrimSpace(rows)+" WHERE"+text[r.at:], "`", ""), before
 		}
 	}
@@ -146,10 +156,10 @@ func Rows(text string) (rows string, before int) {
 func Target(text string) (table string) {
 	r := &reader{text: text}
 	verb := r.verb()
-	if !writing[verb] {
+	if !slices.Contains(writing, verb) {
 		return ""
 	}
-	for r.next(); modifiers[strings.ToUpper(r.token)]; {
+	for r.next(); slices.ContainsFunc(modifiers, r.is); {
 		r.next()
 	}
 	for ; r.kind == 'w' || r.kind == '`' || r.kind == '.'; r.next() {
@@ -162,7 +172,7 @@ func Target(text string) (table string) {
 }
 
 // modifiers may stand between a verb of writing and its table.
-var modifiers = words("LOW_PRIORITY DELAYED HIGH_PRIORITY QUICK IGNORE INTO FROM")
+var modifiers = []string{"LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "INTO", "FROM"}
 
 // Names reports whether a name stands in a text, outside of strings and comments.
 func Names(text, name string) bool {
@@ -200,81 +210,36 @@ func firstWords(text string) string {
 
 // statement reads one statement, whose first token is at hand, up to its end.
 func (r *reader) statement() Kind {
-	verb := strings.ToUpper(r.token)
-	switch {
-	case r.kind != 'w':
-		return r.end(Opaque)
-	case verb == "SET":
+	if r.is("SET") {
 		return r.set()
-	case verb == "ROLLBACK": // TO SAVEPOINT
-		if r.next(); r.is("WORK") {
-			r.next()
-		}
-		if !r.is("TO") {
-			return r.end(Ending)
-		}
-		if r.next(); r.is("SAVEPOINT") {
-			r.next()
-		}
-		return r.end(r.savepoint())
-	case verb == "SAVEPOINT":
-		r.next()
-		return r.end(r.savepoint())
-	case verb == "RELEASE":
-		if r.next(); !r.is("SAVEPOINT") {
-			return r.end(Ending)
-		}
-		r.next()
-		return r.end(r.savepoint())
-	case verb == "CREATE", verb == "DROP":
-		if r.next(); r.is("OR") {
-			r.next() // REPLACE
-			r.next()
-		}
-		if !r.is("TEMPORARY") {
-			return r.end(Ending)
-		}
-		if r.next(); !r.is("TABLE") {
-			return r.end(Ending)
-		}
-		return r.end(Lasting)
-	case verb == "BEGIN": // NOT ATOMIC is MariaDB's block of statements
-		if r.next(); r.is("NOT") {
-			return r.end(Opaque)
-		}
-		return r.end(Ending)
-	case verb == "ANALYZE": // of a statement, MariaDB's EXPLAIN
-		if r.next(); r.is("TABLE") || r.is("LOCAL") || r.is("NO_WRITE_TO_BINLOG") {
-			return r.end(Ending)
-		}
-		return r.end(Opaque)
-	case plainVerbs[verb]:
-		return r.end(Plain)
-	case endingVerbs[verb]:
-		return r.end(Ending)
 	}
-	return r.end(Opaque)
-}
-
-// savepoint is what it is to name one: that of the engine proves whose the transaction is.
-func (r *reader) savepoint() Kind {
-	if strings.EqualFold(strings.Trim(r.token, "`"), OurSavepoint) {
-		return Ending
+	is, known, last := Opaque, *r, *r
+	for words := ""; ; words += " " {
+		words += strings.ToUpper(last.token)
+		kind, ok := beginnings[words]
+		if !ok {
+			break
+		}
+		is, known = kind, last
+		last.next()
 	}
-	return Plain
+	*r = known // what stands behind the known words may be in a comment that some servers execute
+	if is == naming {
+		is = Plain
+		if r.next(); strings.EqualFold(strings.Trim(r.token, "`"), OurSavepoint) { // it proves whose the transaction is
+			is = Ending
+		}
+	}
+	return r.end(is)
 }
 
 // set reads what is assigned to: variables of the user's own are nobody else's.
 func (r *reader) set() (all Kind) {
-	target, depth := true, 0
+	target, depth := true, r.depth
 	for r.next(); r.kind != 0 && r.kind != ';'; r.next() {
 		name := strings.ToUpper(strings.Trim(r.token, "`"))
 		switch {
-		case r.kind == '(':
-			depth++
-		case r.kind == ')':
-			depth--
-		case r.kind == ',' && depth == 0:
+		case r.kind == ',' && r.depth == depth:
 			target = true
 		case r.kind == '=':
 			target = false
@@ -286,12 +251,8 @@ func (r *reader) set() (all Kind) {
 			if r.next(); !strings.EqualFold(strings.Trim(r.token, "'\""), "utf8mb4") {
 				all = Ending
 			}
-		case endingSettings[name]:
-			all = max(all, Ending)
-		case unreadableSettings[name]:
-			all = max(all, Opaque)
 		default:
-			all = max(all, Lasting)
+			all = max(all, cmp.Or(settings[name], Lasting))
 		}
 	}
 	return all
@@ -317,6 +278,7 @@ type reader struct {
 	from     int    // where the token begins
 	kind     byte   // of the token: w a word, ` a name, ' a string, @ a variable of the user's, 0 the end, else itself
 	token    string // with its quotes
+	depth    int    // in parentheses, behind the token
 	inside   bool   // in a comment that some servers execute
 	executed bool   // there was one
 	broken   bool   // a string or a comment has no end, or a string stands where not all servers see it
@@ -348,8 +310,12 @@ func (r *reader) next() {
 			}
 		default:
 			r.kind = c
-			r.at++
-			if c == '@' {
+			switch r.at++; c {
+			case '(':
+				r.depth++
+			case ')':
+				r.depth--
+			case '@':
 				r.at++
 			}
 		}
