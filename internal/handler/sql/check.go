@@ -77,7 +77,7 @@ var errPlaces = errors.New("the server reads this statement differently: it sees
 // prepare has the server read the statement.
 func (s *Statement) prepare(ctx context.Context, conn *stdsql.Conn) error {
 	var w statement
-	w.parts(s.parts, func(part) any { return "" })
+	w.parts(s.parts, func(param) any { return "" })
 	return conn.Raw(func(raw any) error {
 		preparer, ok := raw.(driver.ConnPrepareContext)
 		if !ok {

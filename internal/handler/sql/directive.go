@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 var (
@@ -115,17 +115,15 @@ func (p *parser) almost(t token) error {
 
 // nearly reports whether a is b, or one letter more, less, another or changed with its neighbour makes it so.
 func nearly(a, b string) bool {
-	from, to := []rune(a), []rune(b)
-	if len(from) > len(to) {
-		from, to = to, from
+	a, b = a+".", b+"." // so that the last letter is none
+	for i := range b {
+		here, begins := strings.CutPrefix(a, b[:i])
+		_, letter := utf8.DecodeRuneInString(here)
+		next, want := here[letter:], b[i:]
+		if begins && (next == want || next == want[1:] || here == want[1:] ||
+			len(want) > 1 && here == want[1:2]+want[:1]+want[2:]) {
+			return true
+		}
 	}
-	i := 0
-	for i < len(from) && from[i] == to[i] {
-		i++
-	}
-	if len(from) < len(to) {
-		return slices.Equal(from[i:], to[i+1:])
-	}
-	rest := func(n int) bool { return slices.Equal(from[min(i+n, len(from)):], to[min(i+n, len(to)):]) }
-	return rest(1) || i+1 < len(to) && from[i] == to[i+1] && from[i+1] == to[i] && rest(2)
+	return false
 }

@@ -155,7 +155,7 @@ type flow struct {
 	msg   *consumer.Message
 	wrote bool
 	// saw, if set, is told of each run of a statement.
-	saw func(in *section, s *Statement, r run, rows int64)
+	saw func(s *Statement, r run, rows int64)
 }
 
 // outcome is how the flow ended: at its end, by "done", or with an error.
@@ -171,26 +171,20 @@ func (f *flow) run(ctx context.Context) (outcome, error) {
 	}
 	for i, in := range f.file.sections {
 		for n, values := range d[i] {
-			if end, err := f.section(ctx, in, run{f.msg, values, n}); err != nil || end.by != nil {
-				return end, err
+			r := run{f.msg, in, values, n}
+			for _, s := range in.statements {
+				rows, err := s.execute(ctx, f.conn, r)
+				if err != nil {
+					return outcome{}, fmt.Errorf("%s: %w", r.where(s), err)
+				}
+				if f.saw != nil {
+					f.saw(s, r, rows)
+				}
+				f.wrote = f.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
+				if s.expect != nil && !s.expect.met(rows) {
+					return outcome{s, r.unexpected(s, rows)}, nil
+				}
 			}
-		}
-	}
-	return outcome{}, nil
-}
-
-func (f *flow) section(ctx context.Context, in *section, r run) (outcome, error) {
-	for _, s := range in.statements {
-		rows, err := s.execute(ctx, f.conn, r)
-		if err != nil {
-			return outcome{}, fmt.Errorf("%s: %w", in.where(s, r), err)
-		}
-		if f.saw != nil {
-			f.saw(in, s, r, rows)
-		}
-		f.wrote = f.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
-		if s.expect != nil && !s.expect.met(rows) {
-			return outcome{s, in.unexpected(s, r, rows)}, nil
 		}
 	}
 	return outcome{}, nil
@@ -221,30 +215,30 @@ func (w *statement) exec(ctx context.Context, conn gorm.ConnPool) (int64, error)
 	return res.RowsAffected()
 }
 
-// itemOf names an item of the section; "" when it runs once.
-func (s *section) itemOf(r run) string {
-	if !s.each {
+// itemName names the item; "" in a section that runs once.
+func (r run) itemName() string {
+	if !r.in.each {
 		return ""
 	}
-	return s.list.String() + "[" + strconv.Itoa(r.item) + "]"
+	return r.in.list.String() + "[" + strconv.Itoa(r.item) + "]"
 }
 
-// where names a run of a statement for the person who finds the message among the dead letters.
-func (s *section) where(of *Statement, r run) string {
+// where names the run of a statement for the person who finds the message among the dead letters.
+func (r run) where(of *Statement) string {
 	w := "line " + strconv.Itoa(of.At.Line)
-	if s.each {
-		w += ", " + s.itemOf(r)
+	if r.in.each {
+		w += ", " + r.itemName()
 	}
 	return w
 }
 
 // unexpected is what a number of rows means that is not among the expected; nil for done.
-func (s *section) unexpected(of *Statement, r run, rows int64) error {
+func (r run) unexpected(of *Statement, rows int64) error {
 	did := "changed"
 	if !of.writes() {
 		did = "found"
 	}
-	what := fmt.Sprintf("%s: %s %d rows, expected %v", s.where(of, r), did, rows, of.expect)
+	what := fmt.Sprintf("%s: %s %d rows, expected %v", r.where(of), did, rows, of.expect)
 	if of.expect.text != "" {
 		what = of.expect.text + " (" + what + ")"
 	}

@@ -1,7 +1,6 @@
 package sql
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +18,14 @@ const (
 	maxJoinedBytes = 512 << 10
 )
 
-// joinedRun is a run of a statement for message msg; it may stand for several with the same key.
+// joinedRun is a run of a statement in a batch; it may stand for several with the same key.
 type joinedRun struct {
 	run
-	msg  int
-	key  rowKey
-	sums []int64 // of shape.adds
+	index int     // of the message
+	keys  []any   // the values of shape.key
+	key   string  // the same as one, see keyOf
+	sums  []int64 // of shape.adds
+	found bool    // its row is there
 }
 
 // owner is who a row of a table belongs to: an item, or a message where list, that of the items, is nil.
@@ -35,31 +36,33 @@ type owner struct {
 }
 
 // runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined. Owners are those of
-// the rows of its table, for all statements on it.
-func (sh *shape) runsOf(b *batch, at int, owners map[rowKey]owner) (runs []joinedRun, ok bool) {
-	var list *section
-	if in := b.file.sections[at]; in.each {
-		list = in
-	}
+// the rows of all tables, for all statements.
+func (sh *shape) runsOf(b *batch, at int, owners map[string]owner) (runs []*joinedRun, ok bool) {
+	in := b.file.sections[at]
 	for m := range b.msgs {
 		d, ok := b.msgs[m].Value.(fields)
 		if !ok {
 			return nil, false
 		}
 		for i, values := range d[at] {
-			r := joinedRun{run: run{&b.msgs[m], values, i}, msg: m}
-			if !sh.insert {
-				if !r.prepare(sh) {
-					return nil, false
-				}
-				by, row := owner{m, list, i}, rowKey{}
-				copy(row[:sh.unique], r.key[:])
-				if first, known := owners[row]; known && first != by && !sh.repeats {
-					return nil, false
-				}
-				owners[row] = by
-			}
+			r := &joinedRun{run: run{&b.msgs[m], in, values, i}, index: m}
 			runs = append(runs, r)
+			if sh.insert {
+				continue
+			}
+			if !r.prepare(sh) {
+				return nil, false
+			}
+			by := owner{msg: m}
+			if in.each {
+				by.list, by.item = in, i
+			}
+			row, _ := sh.keyOf(r.keys[:sh.unique])
+			row = strings.ToLower(sh.table) + " " + row
+			if first, known := owners[row]; known && first != by && !sh.repeats {
+				return nil, false
+			}
+			owners[row] = by
 		}
 	}
 	return runs, true
@@ -68,30 +71,37 @@ func (sh *shape) runsOf(b *batch, at int, owners map[rowKey]owner) (runs []joine
 // prepare reads the key and what is added; false when they are not of the kind that can be joined. What is added must
 // be positive: then no sum is refused of which each step is taken, or the other way round.
 func (r *joinedRun) prepare(sh *shape) (ok bool) {
-	for i, k := range sh.key {
-		r.key[i] = r.value(k.value)
-		if k.integer {
-			r.key[i], ok = scaled(r.key[i], 0)
-		} else {
-			_, ok = r.key[i].(string)
-		}
-		if !ok {
-			return false
-		}
+	for _, k := range sh.key {
+		r.keys = append(r.keys, k.value(r.run))
 	}
-	r.sums = make([]int64, len(sh.adds))
-	for i, a := range sh.adds {
-		var v any = a.n
-		if a.value.param != nil {
-			v = r.value(a.value)
-		}
-		n, ok := scaled(v, a.scale)
+	if r.key, ok = sh.keyOf(r.keys); !ok {
+		return false
+	}
+	for _, a := range sh.adds {
+		n, ok := scaled(a.value(r.run), a.scale)
 		if !ok || n <= 0 || n > math.MaxInt32 { // no sum is over 2^63
 			return false
 		}
-		r.sums[i] = n
+		r.sums = append(r.sums, n)
 	}
 	return true
+}
+
+// keyOf is a key, or its first columns, in one: it stands for these values alone, and those of integers are in their
+// order. Not ok when they are not of the kind of the columns.
+func (sh *shape) keyOf(values []any) (key string, ok bool) {
+	for i, v := range values {
+		text, ok := v.(string)
+		if !sh.key[i].integer {
+			key += strconv.Quote(text)
+		} else if n, integer := scaled(v, 0); integer {
+			key, ok = key+fmt.Sprintf("%020d", uint64(n)^1<<63), true
+		}
+		if !ok {
+			return "", false
+		}
+	}
+	return key, true
 }
 
 // scaled is a number in units of its last decimal place, of which it has no more than scale.
@@ -119,25 +129,19 @@ var errNotJoined = errors.New("the joined statements must be undone")
 // joined runs all messages by joined statements; false when they cannot be joined, and nothing was done. Who does not
 // find its row drops out: it is done, or to blame.
 func (b *batch) joined(ctx context.Context, p *plan) (ok bool, err error) {
-	all, owners := map[*Statement][]joinedRun{}, map[string]map[rowKey]owner{}
+	all, owners := map[*Statement][]*joinedRun{}, map[string]owner{}
 	for i, in := range b.file.sections {
 		for _, s := range in.statements {
-			table := strings.ToLower(p.shapes[s].table)
-			if owners[table] == nil {
-				owners[table] = map[rowKey]owner{}
-			}
-			if all[s], ok = p.shapes[s].runsOf(b, i, owners[table]); !ok {
+			if all[s], ok = p.shapes[s].runsOf(b, i, owners); !ok {
 				return false, nil
 			}
 		}
 	}
 	out := map[int]bool{}
-	for in, s := range b.file.all {
-		sh, runs := p.shapes[s], all[s]
-		if len(out) > 0 {
-			runs = slices.DeleteFunc(runs, func(r joinedRun) bool { return out[r.msg] })
-		}
-		var missing []joinedRun
+	for _, s := range b.file.all {
+		sh := p.shapes[s]
+		runs := slices.DeleteFunc(all[s], func(r *joinedRun) bool { return out[r.index] })
+		var missing []*joinedRun
 		if sh.insert {
 			err = b.insertAll(ctx, sh, runs)
 		} else {
@@ -147,12 +151,12 @@ func (b *batch) joined(ctx context.Context, p *plan) (ok bool, err error) {
 			return true, fmt.Errorf("line %d, for %d messages at once: %w", s.At.Line, len(b.msgs), err)
 		}
 		for _, r := range missing {
-			if out[r.msg] {
+			if out[r.index] {
 				continue
 			}
-			out[r.msg] = true
-			if err := in.unexpected(s, r.run, 0); err != nil {
-				b.fail(r.msg, err)
+			out[r.index] = true
+			if err := r.unexpected(s, 0); err != nil {
+				b.fail(r.index, err)
 			}
 		}
 	}
@@ -169,7 +173,7 @@ func (w *statement) mustChange(ctx context.Context, b *batch, want int) error {
 }
 
 // insertAll inserts a row for each run.
-func (b *batch) insertAll(ctx context.Context, sh *shape, runs []joinedRun) error {
+func (b *batch) insertAll(ctx context.Context, sh *shape, runs []*joinedRun) error {
 	for len(runs) > 0 {
 		var w statement
 		w.parts(sh.head, nil)
@@ -192,8 +196,8 @@ func (b *batch) insertAll(ctx context.Context, sh *shape, runs []joinedRun) erro
 // updateAll locks the rows of all runs in the order of their keys, so that two transactions do not wait for each other,
 // and then writes those that are there; of a SELECT it only looks for them. Runs that write the same share a statement,
 // or, where the key is an integer, that add something. missing are the runs without a row.
-func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (missing []joinedRun, err error) {
-	byKey, found := map[rowKey]*joinedRun{}, map[rowKey]bool{}
+func (b *batch) updateAll(ctx context.Context, sh *shape, runs []*joinedRun) (missing []*joinedRun, err error) {
+	byKey := map[string]*joinedRun{}
 	for _, r := range runs {
 		if first := byKey[r.key]; first != nil {
 			for i := range r.sums {
@@ -201,46 +205,43 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 			}
 			continue
 		}
-		byKey[r.key] = &r
+		byKey[r.key] = r
 	}
-	keys := slices.SortedFunc(maps.Keys(byKey), sh.compare)
-	if err := b.lockRows(ctx, sh, keys, found); err != nil {
+	rows := slices.SortedFunc(maps.Values(byKey), func(x, y *joinedRun) int { return strings.Compare(x.key, y.key) })
+	if err := b.lockRows(ctx, sh, rows, byKey); err != nil {
 		return nil, err
 	}
-	absent := func(key rowKey) bool { return !found[key] }
 	if !sh.oneInteger() {
 		// Those without a row by themselves: where another key stood beside one that its collation holds for the same, their
 		// row was shown under one of the two.
-		again := slices.DeleteFunc(slices.Clone(keys), func(key rowKey) bool { return found[key] })
-		if err := b.lockRows(ctx, sh, again, found); err != nil {
+		again := slices.DeleteFunc(slices.Clone(rows), func(r *joinedRun) bool { return r.found })
+		if err := b.lockRows(ctx, sh, again, byKey); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range runs { // in their own order: the first of a message is the one that it fails of
-		if absent(r.key) {
+		if !byKey[r.key].found {
 			missing = append(missing, r)
 		}
 	}
 	if sh.reads {
 		return missing, nil
 	}
-	keys = slices.DeleteFunc(keys, absent)
-	var groups [][]*joinedRun // one for each key, by what is written
-	at := map[string]int{}
-	for _, key := range keys {
+	same := map[string][]*joinedRun{} // those with a row, by what is written
+	for _, r := range rows {
+		if !r.found {
+			continue
+		}
 		write := ""
 		if !sh.oneInteger() || sh.assigns {
 			var w statement
-			w.set(sh, byKey[key])
+			w.set(sh, r)
 			write = w.String() + fmt.Sprint(w.args...)
 		}
-		if _, known := at[write]; !known {
-			at[write], groups = len(groups), append(groups, nil)
-		}
-		groups[at[write]] = append(groups[at[write]], byKey[key])
+		same[write] = append(same[write], r)
 	}
-	for _, group := range groups {
-		for chunk := range slices.Chunk(group, maxJoined) {
+	for _, write := range slices.Sorted(maps.Keys(same)) {
+		for chunk := range slices.Chunk(same[write], maxJoined) {
 			if err := b.writeRows(ctx, sh, chunk); err != nil {
 				return nil, err
 			}
@@ -249,23 +250,11 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 	return missing, nil
 }
 
-// compare is the order of keys.
-func (sh *shape) compare(x, y rowKey) (order int) {
-	for i := 0; i < len(sh.key) && order == 0; i++ {
-		if n, ok := x[i].(int64); ok {
-			order = cmp.Compare(n, y[i].(int64))
-		} else {
-			order = strings.Compare(x[i].(string), y[i].(string))
-		}
-	}
-	return order
-}
-
 // set writes what stands between SET and WHERE: where runs were added up, the sums. Of several runs only these differ.
 func (w *statement) set(sh *shape, runs ...*joinedRun) {
 	for _, p := range sh.set {
 		if p.add > 0 {
-			p.text, p.param = sumOf(sh, runs, p.add-1), nil
+			p = part{text: sumOf(sh, runs, p.add-1)}
 		}
 		w.parts([]part{p}, runs[0].value)
 	}
@@ -273,14 +262,14 @@ func (w *statement) set(sh *shape, runs ...*joinedRun) {
 
 // sumOf is what is added to a row. Each row of several finds its sum by a binary search for its key.
 func sumOf(sh *shape, runs []*joinedRun, add int) string {
-	first, literal := runs[0].sums[add], sh.adds[add].literal
+	first, decimal := runs[0].sums[add], sh.adds[add].literal
 	if !slices.ContainsFunc(runs, func(r *joinedRun) bool { return r.sums[add] != first }) {
-		return " " + literal(first)
+		return " " + decimal(first)
 	}
 	var keys, sums strings.Builder
 	for _, r := range runs {
-		fmt.Fprintf(&keys, ",%d", r.key[0])
-		sums.WriteString("," + literal(r.sums[add]))
+		keys.WriteString("," + literal(r.keys[0]))
+		sums.WriteString("," + decimal(r.sums[add]))
 	}
 	as := "SIGNED"
 	if scale := sh.adds[add].scale; scale > 0 {
@@ -289,48 +278,47 @@ func sumOf(sh *shape, runs []*joinedRun, add int) string {
 	return " CAST(ELT(INTERVAL(" + quoteName(sh.key[0].name) + keys.String() + ")" + sums.String() + ") AS " + as + ")"
 }
 
-// selection writes the condition on rows with these keys.
-func (sh *shape) selection(w *statement, keys []rowKey) {
-	for i, k := range keys {
-		for c, column := range sh.key {
-			switch name := quoteName(column.name); {
-			case i == 0 && len(sh.key) == 1:
-				w.WriteString(" WHERE " + name + " IN (")
-			case len(sh.key) == 1:
-				w.WriteByte(',')
-			case i == 0 && c == 0: // not as a list of rows, for which MariaDB reads the whole index
-				w.WriteString(" WHERE (" + name + "=")
-			case c == 0:
-				w.WriteString(" OR " + name + "=")
-			default:
-				w.WriteString(" AND " + name + "=")
+// selection writes the condition on the rows of these runs. With several columns it is no list of rows, for which
+// MariaDB reads the whole index.
+func (sh *shape) selection(w *statement, runs []*joinedRun) {
+	names := sh.columns()
+	lead, next := " WHERE ("+names[0]+"=", " OR "+names[0]+"="
+	if len(names) == 1 {
+		lead, next = " WHERE "+names[0]+" IN (", ","
+	}
+	for _, r := range runs {
+		for i, name := range names {
+			if i > 0 {
+				lead = " AND " + name + "="
 			}
-			w.value(k[c])
+			w.WriteString(lead)
+			w.value(r.keys[i])
 		}
+		lead = next
 	}
 	w.WriteString(")")
 	w.parts(sh.where, nil)
 }
 
-// columns are those of the key, with commas.
-func (sh *shape) columns() string {
-	names := make([]string, len(sh.key))
-	for i, k := range sh.key {
-		names[i] = quoteName(k.name)
+// columns are those of the key, in quotes.
+func (sh *shape) columns() (names []string) {
+	for _, k := range sh.key {
+		names = append(names, quoteName(k.name))
 	}
-	return strings.Join(names, ",")
+	return names
 }
 
 // lockRows finds the rows with these keys that meet the other conditions, and locks them. It reads a column that no key
 // has: of an index that covers all columns of a statement MySQL reads the whole when it is asked for many of few rows,
 // and waits for locks on rows that nobody asked for.
-func (b *batch) lockRows(ctx context.Context, sh *shape, all []rowKey, found map[rowKey]bool) error {
-	for keys := range slices.Chunk(all, maxJoined) {
+func (b *batch) lockRows(ctx context.Context, sh *shape, all []*joinedRun, byKey map[string]*joinedRun) error {
+	columns := strings.Join(sh.columns(), ",")
+	for runs := range slices.Chunk(all, maxJoined) {
 		var w statement
-		w.WriteString("SELECT " + sh.columns() + "," + quoteName(sh.assigned[0]) + " IS NULL FROM " + quoteName(sh.table) +
+		w.WriteString("SELECT " + columns + "," + quoteName(sh.assigned[0]) + " IS NULL FROM " + quoteName(sh.table) +
 			" FORCE INDEX (" + quoteName(sh.index) + ")")
-		sh.selection(&w, keys)
-		w.WriteString(" ORDER BY " + sh.columns())
+		sh.selection(&w, runs)
+		w.WriteString(" ORDER BY " + columns)
 		if !sh.reads || sh.locks {
 			w.WriteString(" FOR UPDATE")
 		}
@@ -339,17 +327,18 @@ func (b *batch) lockRows(ctx context.Context, sh *shape, all []rowKey, found map
 			return err
 		}
 		for _, row := range rows {
-			var key rowKey
+			keys := make([]any, len(sh.key))
 			for i, k := range sh.key {
-				if key[i] = row[i]; k.integer {
-					key[i], _ = scaled(number(row[i]), 0)
+				if keys[i] = row[i]; k.integer {
+					keys[i] = number(row[i])
 				}
 			}
-			// A collation may find a row under another spelling of its key.
-			if _, asked := slices.BinarySearchFunc(keys, key, sh.compare); !asked || found[key] {
+			key, _ := sh.keyOf(keys)
+			r := byKey[key]
+			if r == nil || r.found { // a collation may find a row under another spelling of its key
 				return errNotJoined
 			}
-			found[key] = true
+			r.found = true
 		}
 	}
 	return nil
@@ -360,10 +349,6 @@ func (b *batch) writeRows(ctx context.Context, sh *shape, runs []*joinedRun) err
 	var w statement
 	w.WriteString("UPDATE " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) + ") SET")
 	w.set(sh, runs...)
-	keys := make([]rowKey, len(runs))
-	for i := range runs {
-		keys[i] = runs[i].key
-	}
-	sh.selection(&w, keys)
+	sh.selection(&w, runs)
 	return w.mustChange(ctx, b, len(runs))
 }

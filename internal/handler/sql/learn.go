@@ -172,7 +172,7 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 		return "", "", err
 	}
 	if sh.index == "" {
-		columns := strings.ReplaceAll(strings.ReplaceAll(sh.columns(), ",", ", "), "`", "")
+		columns := strings.ReplaceAll(strings.Join(sh.columns(), ", "), "`", "")
 		return fmt.Sprintf("%s has no primary or unique key on %s, or on a part of them", sh.table, columns),
 			"a unique key on columns that are compared with parameters: here (" + columns + ")", nil
 	}
@@ -189,14 +189,14 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 				"a statement that writes columns of no key", nil
 		}
 	}
-	for i, column := range sh.adding {
-		kind := types[strings.ToLower(column)]
+	for i, a := range sh.adds {
+		kind := types[strings.ToLower(a.column)]
 		if kind == "decimal" {
-			at := slices.IndexFunc(columns, func(c []string) bool { return strings.EqualFold(c[0], column) })
+			at := slices.IndexFunc(columns, func(c []string) bool { return strings.EqualFold(c[0], a.column) })
 			sh.adds[i].scale, err = strconv.Atoi(columns[at][2])
 		}
 		if kind != "decimal" && !slices.Contains(integerTypes, kind) || err != nil {
-			return fmt.Sprintf("it adds to %s, which is of type %s", column, kind), "a column of integers or decimals", err
+			return fmt.Sprintf("it adds to %s, which is of type %s", a.column, kind), "a column of integers or decimals", err
 		}
 	}
 	if sh.reads {

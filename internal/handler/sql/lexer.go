@@ -60,8 +60,8 @@ type token struct {
 	kind       kind
 	text       string
 	at         Position
-	start, end int    // bytes of the file
-	param      *param // of a parameter, in a statement
+	start, end int   // bytes of the file
+	param      param // of a parameter, in a statement
 }
 
 // is reports whether t is this keyword, in any case.

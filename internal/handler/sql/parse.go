@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"unicode/utf8"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
@@ -60,15 +59,12 @@ type Statement struct {
 // part is a piece of a statement: text, or a parameter.
 type part struct {
 	text  string
-	param *param
-	add   int // of a shape: the number of the addend that stands here, from 1; 0: none
+	param param // nil: it is text
+	add   int   // of a shape: the number of the addend that stands here, from 1; 0: none
 }
 
-// param is where the value of a parameter comes from.
-type param struct {
-	reserved func(*consumer.Message) any // nil: it is a field
-	field    int                         // of the section
-}
+// param is the value of a parameter in a run.
+type param func(run) any
 
 // path is the steps of a JSON pointer.
 type path []string
@@ -79,12 +75,12 @@ func (p path) String() string { return strings.Join(p, ".") }
 // reservedPrefix begins the names that are no fields.
 const reservedPrefix = "rollbackd_"
 
-var reservedNames = map[string]func(*consumer.Message) any{
-	"rollbackd_key":   func(m *consumer.Message) any { return m.Key },
-	"rollbackd_tag":   func(m *consumer.Message) any { return m.Tag },
-	"rollbackd_group": func(m *consumer.Message) any { return m.Group },
+var reservedNames = map[string]param{
+	"rollbackd_key":   func(r run) any { return r.msg.Key },
+	"rollbackd_tag":   func(r run) any { return r.msg.Tag },
+	"rollbackd_group": func(r run) any { return r.msg.Group },
 	// the fast path counts its attempt when it has failed
-	"rollbackd_attempt": func(m *consumer.Message) any { return number(strconv.Itoa(max(1, m.Attempt))) },
+	"rollbackd_attempt": func(r run) any { return number(strconv.Itoa(max(1, r.msg.Attempt))) },
 }
 
 // Verdict is what a number of rows that was not expected means for the message.
@@ -289,10 +285,10 @@ func (p *parser) endStatement() error {
 }
 
 // resolve finds the field of a parameter; a new one is added.
-func (s *section) resolve(t token) (*param, error) {
+func (s *section) resolve(t token) (param, error) {
 	if t.kind == kindParam && strings.HasPrefix(strings.ToLower(t.text), reservedPrefix) {
 		if value := reservedNames[t.text]; value != nil {
-			return &param{reserved: value}, nil
+			return value, nil
 		}
 		return nil, fmt.Errorf(":%[1]s is none of :rollbackd_key, :rollbackd_tag, :rollbackd_group, :rollbackd_attempt "+
 			"(a field of this name is :{/%[1]s})", t.text)
@@ -309,7 +305,7 @@ func (s *section) resolve(t token) (*param, error) {
 	if i < 0 {
 		i, s.fields = len(s.fields), append(s.fields, f)
 	}
-	return &param{field: i}, nil
+	return func(r run) any { return r.values[i] }, nil
 }
 
 // parsePointer splits a JSON pointer without its first slash.

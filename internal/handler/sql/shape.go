@@ -28,11 +28,10 @@ type shape struct {
 	set      []part      // between SET and WHERE
 	where    []part      // behind WHERE, without the conditions on the key
 	key      []keyColumn // in the order of the conditions; learn puts them into that of the index
-	adds     []addend    // each is added to a column, or taken off
-	adding   []string    // these columns
-	assigned []string    // all columns that are written
-	tested   []string    // columns of the other conditions
-	assigns  bool        // a parameter is a column's new value
+	adds     []addend
+	assigned []string // all columns that are written
+	tested   []string // columns of the other conditions
+	assigns  bool     // a parameter is a column's new value
 
 	// What learn found out.
 	index   string // a unique one on columns of the key
@@ -46,21 +45,18 @@ const maxKeyColumns = 4
 // keyColumn is a column of the key.
 type keyColumn struct {
 	name    string // without quotes
-	value   part
+	value   param
 	integer bool // else it is a string; learn finds out
 }
 
 // oneInteger reports whether the key is one column with integers.
 func (sh *shape) oneInteger() bool { return len(sh.key) == 1 && sh.key[0].integer }
 
-// rowKey is the values of a key: int64 or string.
-type rowKey [maxKeyColumns]any
-
-// addend is a parameter, or a number.
+// addend is what is added to a column, or taken off.
 type addend struct {
-	value part
-	n     number
-	scale int // decimal places of its column
+	column string
+	value  param
+	scale  int // decimal places of the column
 }
 
 // reader steps over the tokens of a statement. After a token that does not fit nothing fits any more.
@@ -79,19 +75,21 @@ func (r *reader) peek() token {
 }
 
 // take moves over a token if ok, and keeps it.
-func (r *reader) take(ok bool) part {
+func (r *reader) take(ok bool) {
 	t := r.peek()
-	if r.bad = r.bad || !ok || t.kind == kindEnd; r.bad {
-		return part{}
+	if r.bad = r.bad || !ok || t.kind == kindEnd; !r.bad {
+		r.at++
+		r.parts = append(r.parts, part{text: " " + t.raw(), param: t.param})
 	}
-	r.at++
-	p := part{text: " " + t.raw(), param: t.param}
-	r.parts = append(r.parts, p)
-	return p
 }
 
 // try moves over a token if ok, and reports whether it did.
-func (r *reader) try(ok bool) bool { return ok && r.take(true) != part{} }
+func (r *reader) try(ok bool) bool {
+	if ok {
+		r.take(true)
+	}
+	return ok && !r.bad
+}
 
 func (r *reader) word(w string)       { r.take(r.peek().is(w)) }
 func (r *reader) mark(c string)       { r.take(r.peek().mark(c)) }
@@ -224,9 +222,11 @@ func (r *reader) assignment(sh *shape) {
 		sh.assigns = true
 	case r.try(t.isColumn() && strings.EqualFold(t.text, column)):
 		r.take(r.peek().mark("+") || r.peek().mark("-"))
-		sh.adding = append(sh.adding, column)
-		t := r.peek()
-		a := addend{value: r.take(t.isParam() || t.isNumber()), n: number(t.text)}
+		a := addend{column: column, value: r.peek().param}
+		if number := number(r.peek().text); r.peek().isNumber() {
+			a.value = func(run) any { return number }
+		}
+		r.take(a.value != nil)
 		if sh.adds = append(sh.adds, a); !r.bad {
 			r.parts[len(r.parts)-1].add = len(sh.adds)
 		}
@@ -241,7 +241,8 @@ func (r *reader) condition(sh *shape) {
 	if r.peek().mark("=") && r.at+1 < len(r.tokens) && r.tokens[r.at+1].isParam() {
 		r.mark("=")
 		known := slices.ContainsFunc(sh.key, func(k keyColumn) bool { return strings.EqualFold(k.name, column) })
-		sh.key = append(sh.key, keyColumn{name: column, value: r.take(!known && len(sh.key) < maxKeyColumns)})
+		sh.key = append(sh.key, keyColumn{name: column, value: r.peek().param})
+		r.take(!known && len(sh.key) <= maxKeyColumns)
 		return
 	}
 	sh.tested = append(sh.tested, column)

@@ -109,8 +109,8 @@ func (f *File) change(ctx context.Context, pool *stdsql.DB, m *consumer.Message,
 }
 
 // saw writes a run of a statement down.
-func (t *Trial) saw(in *section, s *Statement, r run, rows int64) {
-	ran := Ran{Line: s.At.Line, Item: in.itemOf(r), Statement: s.shown(r), Found: rows, Meaning: "go on", of: s, run: r}
+func (t *Trial) saw(s *Statement, r run, rows int64) {
+	ran := Ran{Line: s.At.Line, Item: r.itemName(), Statement: s.shown(r), Found: rows, Meaning: "go on", of: s, run: r}
 	if s.writes() {
 		ran.Changed = rows
 	}

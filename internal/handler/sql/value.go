@@ -119,24 +119,18 @@ var errTooManyDigits = fmt.Errorf("the number has more than %d digits", maxDigit
 // run is one run of a statement: its values for one message and one item.
 type run struct {
 	msg    *consumer.Message
-	values []any
-	item   int // its number; 0 outside a list
+	in     *section
+	values []any // of in.fields
+	item   int   // its number; 0 outside a list
 }
 
-func (r run) value(p part) any {
-	if p.param.reserved != nil {
-		return p.param.reserved(r.msg)
-	}
-	return r.values[p.param.field]
-}
+func (r run) value(p param) any { return p(r) }
 
 // literal is a value as it stands in a statement; of a string it is the place of a parameter.
 func literal(v any) string {
 	switch v := v.(type) {
 	case number:
 		return string(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
 	case bool:
 		if v {
 			return "1"
@@ -151,7 +145,7 @@ func literal(v any) string {
 // shown is the statement with its values, for people: a string stands in quotes, as Go would write it.
 func (s *Statement) shown(r run) string {
 	var w statement
-	w.parts(s.parts, func(p part) any {
+	w.parts(s.parts, func(p param) any {
 		v := r.value(p)
 		if text, ok := v.(string); ok {
 			return number(strconv.Quote(text))
@@ -168,12 +162,12 @@ type statement struct {
 }
 
 // parts writes pieces with their values.
-func (w *statement) parts(parts []part, value func(part) any) {
+func (w *statement) parts(parts []part, value func(param) any) {
 	for _, p := range parts {
 		if p.param == nil {
 			w.WriteString(p.text)
 		} else {
-			w.value(value(p))
+			w.value(value(p.param))
 		}
 	}
 }
