@@ -124,18 +124,17 @@ func (b *batch) single(ctx context.Context, savepoints bool) (again bool, err er
 				return false, err
 			}
 		}
-		flow := flow{conn: b.conn, file: b.file, msg: &b.msgs[i]}
-		verdict, err := flow.run(ctx)
+		end, err := b.file.run(ctx, b.conn, &b.msgs[i], nil)
 		switch {
 		case mysqldb.Refuses(err): // the message's own; all else is the database's, or nobody's
 			return false, consumer.Blame(consumer.BlamedMessage{Index: i, Err: err})
 		case err != nil:
 			return false, err
-		case verdict.err == nil:
+		case end.err == nil:
 			continue
 		}
-		b.fail(i, verdict.err)
-		if !flow.wrote {
+		b.fail(i, end.err)
+		if !end.wrote {
 			continue
 		}
 		if !savepoints {
@@ -148,46 +147,39 @@ func (b *batch) single(ctx context.Context, savepoints bool) (again bool, err er
 	return false, nil
 }
 
-// flow is the way of one message through the file.
-type flow struct {
-	conn  gorm.ConnPool
-	file  *File
-	msg   *consumer.Message
-	wrote bool
-	// saw, if set, is told of each run of a statement.
-	saw func(s *Statement, r run, rows int64)
-}
-
-// outcome is how the flow ended: at its end, by "done", or with an error.
+// outcome is how a message's way through the file ended: at its end, by "done", or with an error.
 type outcome struct {
-	by  *Statement // nil: at its end
-	err error
+	by    *Statement // nil: at its end
+	err   error
+	wrote bool
 }
 
-func (f *flow) run(ctx context.Context) (outcome, error) {
-	d, ok := f.msg.Value.(fields)
+// run runs the statements for one message. Saw, if there is one, is told of each run.
+func (f *File) run(ctx context.Context, conn gorm.ConnPool, m *consumer.Message, saw func(*Statement, run, int64)) (
+	end outcome, err error,
+) {
+	d, ok := m.Value.(decoded)
 	if !ok {
-		return outcome{}, errors.New("the message was not validated")
+		return end, errors.New("the message was not validated")
 	}
-	for i, in := range f.file.sections {
-		for n, values := range d[i] {
-			r := run{f.msg, in, values, n}
-			for _, s := range in.statements {
-				rows, err := s.execute(ctx, f.conn, r)
-				if err != nil {
-					return outcome{}, fmt.Errorf("%s: %w", r.where(s), err)
-				}
-				if f.saw != nil {
-					f.saw(s, r, rows)
-				}
-				f.wrote = f.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
-				if s.expect != nil && !s.expect.met(rows) {
-					return outcome{s, r.unexpected(s, rows)}, nil
-				}
+	for _, r := range slices.Concat(d...) {
+		r.msg = m
+		for _, s := range r.in.statements {
+			rows, err := s.execute(ctx, conn, r)
+			if err != nil {
+				return end, fmt.Errorf("%s: %w", r.where(s), err)
+			}
+			if saw != nil {
+				saw(s, r, rows)
+			}
+			end.wrote = end.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
+			if s.expect != nil && !s.expect.met(rows) {
+				end.by, end.err = s, r.unexpected(s, rows)
+				return end, nil
 			}
 		}
 	}
-	return outcome{}, nil
+	return end, nil
 }
 
 // execute runs a statement and counts the rows that it changed, or that a SELECT found.

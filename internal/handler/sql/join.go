@@ -28,24 +28,17 @@ type joinedRun struct {
 	found bool    // its row is there
 }
 
-// owner is who a row of a table belongs to: an item, or a message where list, that of the items, is nil.
-type owner struct {
-	msg  int
-	list *section
-	item int
-}
-
 // runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined. Owners are those of
-// the rows of all tables, for all statements.
-func (sh *shape) runsOf(b *batch, at int, owners map[string]owner) (runs []*joinedRun, ok bool) {
-	in := b.file.sections[at]
+// the rows of all tables, for all statements: the item that names a row, or the message where that is none of a list's.
+func (sh *shape) runsOf(b *batch, section int, owners map[string]any) (runs []*joinedRun, ok bool) {
 	for m := range b.msgs {
-		d, ok := b.msgs[m].Value.(fields)
+		d, ok := b.msgs[m].Value.(decoded)
 		if !ok {
 			return nil, false
 		}
-		for i, values := range d[at] {
-			r := &joinedRun{run: run{&b.msgs[m], in, values, i}, index: m}
+		for i := range d[section] {
+			r := &joinedRun{run: d[section][i], index: m}
+			r.msg = &b.msgs[m]
 			runs = append(runs, r)
 			if sh.insert {
 				continue
@@ -53,16 +46,16 @@ func (sh *shape) runsOf(b *batch, at int, owners map[string]owner) (runs []*join
 			if !r.prepare(sh) {
 				return nil, false
 			}
-			by := owner{msg: m}
-			if in.each {
-				by.list, by.item = in, i
+			var owner any = r.msg
+			if r.in.each {
+				owner = &d[section][i]
 			}
 			row, _ := sh.keyOf(r.keys[:sh.unique])
 			row = strings.ToLower(sh.table) + " " + row
-			if first, known := owners[row]; known && first != by && !sh.repeats {
+			if first, known := owners[row]; known && first != owner && !sh.repeats {
 				return nil, false
 			}
-			owners[row] = by
+			owners[row] = owner
 		}
 	}
 	return runs, true
@@ -129,7 +122,7 @@ var errNotJoined = errors.New("the joined statements must be undone")
 // joined runs all messages by joined statements; false when they cannot be joined, and nothing was done. Who does not
 // find its row drops out: it is done, or to blame.
 func (b *batch) joined(ctx context.Context, p *plan) (ok bool, err error) {
-	all, owners := map[*Statement][]*joinedRun{}, map[string]owner{}
+	all, owners := map[*Statement][]*joinedRun{}, map[string]any{}
 	for i, in := range b.file.sections {
 		for _, s := range in.statements {
 			if all[s], ok = p.shapes[s].runsOf(b, i, owners); !ok {

@@ -85,8 +85,7 @@ func (f *File) change(ctx context.Context, pool *stdsql.DB, m *consumer.Message,
 	}
 	defer func() { _ = tx.Rollback() }() // unless it is committed
 	t := &Trial{Outcome: "applied"}
-	way := flow{conn: tx, file: f, msg: m, saw: t.saw}
-	end, err := way.run(ctx)
+	end, err := f.run(ctx, tx, m, t.saw)
 	switch {
 	case mysqldb.Refuses(err), mysqldb.Classify(err) == mysqldb.FaultTooLarge:
 		t.Outcome, t.Why = string(Retry), err.Error()

@@ -16,17 +16,27 @@ import (
 // parameter may have.
 type number string
 
-// fields are the values of one message, by section, item and [section.fields]. A section that runs once has one item.
-type fields [][][]any
+// run is one run of a section's statements: for one message and one item.
+type run struct {
+	msg    *consumer.Message // set when it runs: it counts its attempts
+	in     *section
+	values []any // of in.fields
+	item   int   // its number; 0 outside a list
+}
+
+func (r run) value(p param) any { return p(r) }
+
+// decoded are the runs of one message, by section. A section that is none of a list has one.
+type decoded [][]run
 
 // decode reads the fields that the statements name. It refuses a message that lacks one, so that it is dead-lettered
 // as malformed and no statement sees it.
-func (f *File) decode(body []byte) (fields, error) {
+func (f *File) decode(body []byte) (decoded, error) {
 	doc, err := strictjson.Decode(body)
 	if err != nil {
 		return nil, err
 	}
-	d := make(fields, len(f.sections))
+	d := make(decoded, len(f.sections))
 	for i, s := range f.sections {
 		items := []any{doc}
 		if s.each {
@@ -34,15 +44,15 @@ func (f *File) decode(body []byte) (fields, error) {
 				return nil, fmt.Errorf("%v %w", s.list, err)
 			}
 		}
-		d[i] = make([][]any, len(items))
+		d[i] = make([]run, len(items))
 		for n, item := range items {
-			values := make([]any, len(s.fields))
+			r := run{in: s, values: make([]any, len(s.fields)), item: n}
 			for j, field := range s.fields {
-				if values[j], err = s.value(doc, item, n, field); err != nil {
+				if r.values[j], err = s.value(doc, item, n, field); err != nil {
 					return nil, err
 				}
 			}
-			d[i][n] = values
+			d[i][n] = r
 		}
 	}
 	return d, nil
@@ -115,16 +125,6 @@ func exact(s string) (number, error) {
 }
 
 var errTooManyDigits = fmt.Errorf("the number has more than %d digits", maxDigits)
-
-// run is one run of a statement: its values for one message and one item.
-type run struct {
-	msg    *consumer.Message
-	in     *section
-	values []any // of in.fields
-	item   int   // its number; 0 outside a list
-}
-
-func (r run) value(p param) any { return p(r) }
 
 // literal is a value as it stands in a statement; of a string it is the place of a parameter.
 func literal(v any) string {
