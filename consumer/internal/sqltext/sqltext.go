@@ -187,17 +187,14 @@ func Names(text, name string) bool {
 
 // namesGetLock reports whether GET_LOCK stands somewhere in a text, in any case.
 func namesGetLock(text string) bool {
-	for {
-		i := strings.IndexByte(text, '_')
-		if i < 0 {
-			return false
-		}
-		if from, to := i-len("GET"), i+len("_LOCK"); from >= 0 && to <= len(text) &&
-			strings.EqualFold(text[from:to], "GET_LOCK") {
+	const get, lock = "GET", "LOCK"
+	for before, rest, more := strings.Cut(text, "_"); more; before, rest, more = strings.Cut(rest, "_") {
+		if strings.EqualFold(before[max(0, len(before)-len(get)):], get) &&
+			strings.EqualFold(rest[:min(len(rest), len(lock))], lock) {
 			return true
 		}
-		text = text[i+1:]
 	}
+	return false
 }
 
 // firstWords are enough to find a statement again.
