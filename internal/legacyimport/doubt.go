@@ -51,7 +51,7 @@ func Doubts(ctx context.Context, records *dedup.Log, db *sql.DB, group string, m
 func (s *state) doubt(ctx context.Context, db *sql.DB, most time.Duration) (Doubt, error) {
 	d := Doubt{Table: s.From, Sure: true}
 	shape, err := inspect(ctx, db, s.From)
-	last := s.Last && s.Done && s.Late == 0
+	last := s.Last && s.Done
 	switch gone := errors.Is(err, ErrTable); {
 	case err != nil && !gone:
 		return d, err
@@ -75,11 +75,11 @@ func (s *state) doubt(ctx context.Context, db *sql.DB, most time.Duration) (Doub
 	if len(s.At) != len(shape.primary) { // the table was empty, or has another key by now
 		s.At = nil
 	}
-	behind, err := shape.looking(ctx, db, s.Asked, s.At, lookRows, visit, next) // where new rows often are
+	behind, err := shape.looking(ctx, s.Asked, s.At, lookRows, visit, next) // where new rows often are
 	if err != nil && !errors.Is(err, errLong) {
 		return d, err
 	}
-	all, err := shape.looking(ctx, db, s.Asked, nil, lookRows, visit, next)
+	all, err := shape.looking(ctx, s.Asked, nil, lookRows, visit, next)
 	switch {
 	case err != nil && !errors.Is(err, errLong):
 		return d, err

@@ -1,18 +1,15 @@
 package legacyimport
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
@@ -30,126 +27,109 @@ const (
 
 // candidate is what an old row asks for.
 type candidate struct {
-	old    *oldRow
-	fate   Kind   // why it is not taken; "" when it may be
-	why    string // more about that
-	odd    []Kind
-	taken  dedup.Taken // but for From, Body and Properties
-	hasAt  bool        // At is known
-	length int64       // of the body
+	Named             // the row, and as its kind why it is not taken; "" when it may be
+	at    [][]byte    // its primary key
+	odd   []Kind      // what is odd about it
+	taken dedup.Taken // but for From and Properties
 }
 
 // read is pure: it says what an old row means. Now is the database's time.
-func (o *Options) read(s *shape, old *oldRow, now time.Time) candidate {
-	c := candidate{old: old, length: old.bodyLength.Int64}
-	if old.group == nil || old.tag == nil || old.key == nil {
-		c.fate = NullName
-		return c
-	}
-	group, mapped := o.Groups[string(old.group)]
-	if !mapped && string(old.group) != o.Group {
-		c.fate = OtherName
-		return c
-	}
-	id := dedup.Identity{Group: cmp.Or(group, o.Group), Tag: string(old.tag), Key: string(old.key)}
-	if tag, ok := o.Tags[id.Tag]; ok {
-		id.Tag = tag
-	}
-	if c.fate, c.why = refusal(id); c.fate != "" {
-		return c
-	}
-	c.taken = dedup.Taken{
-		Entry: dedup.Entry{Identity: id, MessageID: string(old.id)}, Status: dedup.Dead, Origin: s.origin(old), By: o.By,
-	}
-	status := c.readStatus()
-	c.readTimes(s.has(colTimes))
-	c.readTime(o.zone(), now, s)
-	if keeps := o.Retention; keeps > 0 && c.hasAt && c.taken.Status == dedup.Success && now.Sub(c.taken.At) > keeps {
-		c.note(Outlived)
-	}
-	c.readBody(o.NoBodyHash, s.has(colBody))
-	if c.taken.Status == dedup.Dead {
-		c.taken.Remark = c.remark(s.name(), status)
+func (o *Options) read(s *shape, row [][]byte, now time.Time) candidate {
+	at, old := row[:len(s.primary)], row[len(s.primary):]
+	c := candidate{at: at, Named: Named{Group: string(old[atGroup]), Tag: string(old[atTag]), Key: string(old[atKey])}}
+	group, mapped := o.Groups[c.Group]
+	id := dedup.Identity{Group: cmp.Or(group, o.Group), Tag: cmp.Or(o.Tags[c.Tag], c.Tag), Key: c.Key}
+	err := id.Validate()
+	switch {
+	case old[atGroup] == nil || old[atTag] == nil || old[atKey] == nil:
+		c.Kind = NullName
+	case !mapped && c.Group != o.Group:
+		c.Kind = OtherName
+	case strings.HasPrefix(id.Tag, reservedTags):
+		c.Kind, c.Why = ReservedTag, "its tag is reserved"
+	case len(id.Group) > dedup.MaxGroup, len(id.Tag) > dedup.MaxTag, len(id.Key) > dedup.MaxKey:
+		c.Kind, c.Why = TooLong, flaw(err)
+	case err != nil:
+		c.Kind, c.Why = Unusable, flaw(err)
+	default:
+		c.taken = dedup.Taken{Entry: dedup.Entry{Identity: id, MessageID: string(old[atID])}, Status: dedup.Dead,
+			Origin: s.origin(at), By: o.By}
+		o.readState(&c, s, old, now)
 	}
 	return c
 }
 
-func refusal(id dedup.Identity) (Kind, string) {
-	err := id.Validate()
-	switch {
-	case strings.HasPrefix(id.Tag, reservedTags):
-		return ReservedTag, "its tag is reserved"
-	case err == nil:
-		return "", ""
-	case len(id.Group) > dedup.MaxGroup, len(id.Tag) > dedup.MaxTag, len(id.Key) > dedup.MaxKey:
-		return TooLong, flaw(err)
-	}
-	return Unusable, flaw(err)
-}
-
 func flaw(err error) string { return strings.TrimPrefix(err.Error(), dedup.ErrIdentity.Error()+": ") }
 
-func (c *candidate) note(k Kind) { c.odd = append(c.odd, k) }
-
-// readStatus returns the status in words.
-func (c *candidate) readStatus() string {
-	switch s := c.old.status; {
-	case !s.Valid:
-		c.note(StatusNull)
-		return "no status"
-	case s.String == "1":
-		c.taken.Status = dedup.Success
-		return ""
-	case s.String == "0":
-		return "status 0, in progress"
-	case s.String == "2":
-		return "status 2, failed"
+// readState reads what is more than names. Of what a column that the table lacks would say, the table's notes tell.
+func (o *Options) readState(c *candidate, s *shape, old [][]byte, now time.Time) {
+	t := &c.taken
+	note := func(k Kind, of string) {
+		if s.has(of) {
+			c.odd = append(c.odd, k)
+		}
+	}
+	status := "status " + string(old[atStatus])
+	switch string(old[atStatus]) {
+	case "1":
+		t.Status = dedup.Success
+	case "0":
+		status += ", in progress"
+	case "2":
+		status += ", failed"
 	default:
-		c.note(StatusOther)
-		return "status " + s.String
+		if old[atStatus] != nil {
+			note(StatusOther, colStatus)
+		} else {
+			status = "no status"
+			note(StatusNull, colStatus)
+		}
 	}
-}
 
-func (c *candidate) readTimes(there bool) {
-	n, err := strconv.ParseInt(c.old.times.String, 10, 64)
-	switch {
-	case !there:
-		return
-	case !c.old.times.Valid, errors.Is(err, strconv.ErrSyntax), err == nil && n < 0:
-		c.note(OddTimes)
-		return
-	case err != nil: // out of range
-		n = math.MaxInt32
+	times, err := strconv.ParseInt(string(old[atTimes]), 10, 64)
+	if errors.Is(err, strconv.ErrSyntax) || times < 0 {
+		note(OddTimes, colTimes)
+	} else if t.Attempts = times; times > MaxTimes {
+		note(ManyTimes, colTimes)
 	}
-	if c.taken.Attempts = n; n > MaxTimes {
-		c.note(ManyTimes)
-	}
-}
 
-// readTime reads a date and time in the zone, or seconds, milliseconds or microseconds since 1970.
-func (c *candidate) readTime(zone *time.Location, now time.Time, s *shape) {
-	if !s.has(colTime) {
-		return
-	}
-	at, err := parseTime(c.old.time.String, zone)
-	switch {
+	at, err := parseTime(string(old[atTime]), o.zone())
+	switch ahead := at.Sub(now); {
 	case err != nil:
-		c.note(NoTime)
-	case at.After(now.Add(leastZone)) && at.Before(now.Add(mostZone)) && !s.columns[colTime].isInteger():
-		c.note(OtherZone)
-	case at.After(now.Add(futureSlack)):
-		c.note(FutureTime)
+		note(NoTime, colTime)
+	case ahead > leastZone && ahead < mostZone && !s.columns[colTime].isInteger():
+		note(OtherZone, colTime)
+	case ahead > futureSlack:
+		note(FutureTime, colTime)
 	default:
-		c.taken.At, c.hasAt = at, true
+		if t.At = at; o.Retention > 0 && t.Status == dedup.Success && ahead < -o.Retention {
+			note(Outlived, colTime)
+		}
+	}
+
+	switch hash := old[atHash]; {
+	case hash == nil:
+		note(NoBody, colBody)
+	case o.NoBodyHash:
+	case string(old[atDoubtful]) == "1":
+		note(DoubtfulBody, colBody)
+	default:
+		t.BodyHash = [sha256.Size]byte(hash)
+	}
+	if t.Status == dedup.Dead {
+		if t.Body = old[atBody]; len(t.Body) > dedup.MaxBody {
+			note(CutBody, colBody)
+		}
+		t.Remark = remark(s.name(), status, *t, old[atRemark])
 	}
 }
 
+// parseTime reads a date and time in the zone, or seconds, milliseconds or microseconds since 1970.
 func parseTime(text string, zone *time.Location) (time.Time, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.ParseInLocation("2006-01-02 15:04:05.999999", text, zone)
-	}
 	switch {
+	case err != nil:
+		return time.ParseInLocation("2006-01-02 15:04:05.999999", text, zone)
 	case n <= 0:
 		return time.Time{}, errors.New("no time")
 	case n < 1e11:
@@ -160,92 +140,63 @@ func parseTime(text string, zone *time.Location) (time.Time, error) {
 	return time.UnixMicro(n), nil
 }
 
-func (c *candidate) readBody(noHash, there bool) {
-	if c.taken.Status == dedup.Dead && c.length > dedup.MaxBody {
-		c.note(CutBody)
-	}
-	switch {
-	case !there:
-	case !c.old.bodyLength.Valid:
-		c.note(NoBody)
-	case noHash:
-	case c.old.doubtful || len(c.old.hash) != sha256.Size:
-		c.note(DoubtfulBody)
-	default:
-		c.taken.BodyHash = [sha256.Size]byte(c.old.hash)
-	}
-}
-
 // maxOldRemark is how much of the old remark is kept: with what stands before it no more than the column holds, so that
 // a later pass finds it as it is.
 const maxOldRemark = 600
 
-func (c *candidate) remark(table, status string) string {
-	text := fmt.Sprintf("%s left it open: %s, tried %d times", table, status, max(0, c.taken.Attempts))
-	if c.hasAt {
-		text += ", at " + c.taken.At.UTC().Format(time.RFC3339)
+func remark(table, status string, t dedup.Taken, old []byte) string {
+	text := fmt.Sprintf("%s left it open: %s, tried %d times", table, status, t.Attempts)
+	if !t.At.IsZero() {
+		text += ", at " + t.At.UTC().Format(time.RFC3339)
 	}
-	if last := strings.TrimSpace(strings.ToValidUTF8(string(c.old.remark), "\uFFFD")); last != "" {
-		if runes := []rune(last); utf8.RuneCountInString(last) > maxOldRemark {
-			last = string(runes[:maxOldRemark]) + "…"
-		}
+	last := strings.TrimSpace(strings.ToValidUTF8(string(old), "\uFFFD"))
+	if runes := []rune(last); len(runes) > maxOldRemark {
+		last = string(runes[:maxOldRemark]) + "…"
+	}
+	if last != "" {
 		text += ": " + last
 	}
 	return text
 }
 
-// origin tells a row from all others of all tables. It has 32 bytes.
-func (s *shape) origin(old *oldRow) string {
+// origin tells the row with a primary key from all others of all tables. It has 32 bytes.
+func (s *shape) origin(at [][]byte) string {
 	h := sha256.New()
-	for _, part := range append([][]byte{[]byte(s.database), []byte(s.table)}, old.at...) {
-		var n [8]byte
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		h.Write(n[:])
+	for _, part := range append([][]byte{[]byte(s.database), []byte(s.table)}, at...) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// decide is pure: a candidate and our row in, what becomes of the old row out. Write says whether our row changes.
-func decide(c *candidate, ours dedup.Row) (fate Kind, write bool) {
+// decide is pure: it says what becomes of a row that may be taken, beside ours.
+func (c *candidate) decide(ours dedup.Row) Kind {
 	success := c.taken.Status == dedup.Success
-	if ours.Status == dedup.Absent {
-		if success {
-			return Success, true
-		}
-		return Open, true
-	}
-	if !ours.TakenOver() {
-		return besideOurs(success, ours), false
-	}
-	same := ours.Origin() == c.taken.Origin
 	switch {
-	case ours.Status == dedup.Dead && success:
-		return Settled, true
-	case !same:
-		return Merged, false
-	case ours.Status == dedup.Success && !success:
-		return WentBack, false
-	case success, ours.Remark == c.taken.Remark && bytesKnown(ours.BodyHash, c.taken.BodyHash):
-		return There, false
-	}
-	return Renewed, true
-}
-
-// bytesKnown reports whether our row knows as much of the body as the old one tells.
-func bytesKnown(ours []byte, old [sha256.Size]byte) bool {
-	return old == [sha256.Size]byte{} || bytes.Equal(ours, old[:]) || len(ours) > 0
-}
-
-// besideOurs is what becomes of an old row whose identity has a row that rollbackd, or a person, has written or moved.
-func besideOurs(success bool, ours dedup.Row) Kind {
-	switch {
+	case ours.Status == dedup.Absent && success:
+		return Success
+	case ours.Status == dedup.Absent:
+		return Open
+	case ours.TakenOver(): // and nobody of ours has moved it
 	case !success, ours.Status == dedup.Discarded:
 		return Ours
 	case ours.Status == dedup.Success:
 		return BothApplied
+	default:
+		return UnderWay
 	}
-	return UnderWay
+	hashIsKnown := len(ours.BodyHash) > 0 || c.taken.BodyHash == [sha256.Size]byte{}
+	switch {
+	case ours.Status == dedup.Dead && success:
+		return Settled
+	case ours.Origin() != c.taken.Origin:
+		return Merged
+	case ours.Status == dedup.Success && !success:
+		return WentBack
+	case success, ours.Remark == c.taken.Remark && hashIsKnown:
+		return There
+	}
+	return Renewed
 }
 
 // Kind says what became of a row, or what is odd about it. A row has one fate and any number of oddities.
@@ -256,6 +207,7 @@ type class int
 
 const (
 	fate        class = iota // what became of a row
+	written                  // a fate with which a row of ours is written
 	contradicts              // a fate that a person must look at: two logs disagree about an effect
 	refused                  // the fate of a row that rollbackd can have none of
 	odd                      // of a row that was taken over
@@ -265,29 +217,35 @@ const (
 type Told struct {
 	Kind  Kind
 	Means string
-	class class
 }
 
 // Odd reports whether the kind is no fate.
-func (t Told) Odd() bool { return t.class == odd }
+func (t Told) Odd() bool { return t.Kind.is(odd) }
 
 // Kinds are all of them, in the order of a report.
 var Kinds []Told
 
+var classes = map[Kind]class{}
+
 func kind(name Kind, c class, means string) Kind {
-	Kinds = append(Kinds, Told{name, means, c})
+	Kinds, classes[name] = append(Kinds, Told{name, means}), c
 	return name
 }
+
+func (k Kind) is(c class) bool { return classes[k] == c }
+
+// named reports whether a report names each row of this kind.
+func (k Kind) named() bool { return k.is(contradicts) || k.is(refused) || k == Merged }
 
 // MaxTimes is how often the classic consumer tries at most.
 const MaxTimes = 5
 
 // The fates.
 var (
-	Success = kind("success", fate, "success there, success here: a later delivery is a duplicate")
-	Open    = kind("open", fate, "left open there (status 0 or 2): filed as dead, effect_unknown")
-	Settled = kind("settled", fate, "filed as dead by an earlier pass, success there by now: success")
-	Renewed = kind("renewed", fate, "filed as dead by an earlier pass, moved there since, still open: remark and times "+
+	Success = kind("success", written, "success there, success here: a later delivery is a duplicate")
+	Open    = kind("open", written, "left open there (status 0 or 2): filed as dead, effect_unknown")
+	Settled = kind("settled", written, "filed as dead by an earlier pass, success there by now: success")
+	Renewed = kind("renewed", written, "filed as dead by an earlier pass, moved there since, still open: remark and times "+
 		"renewed")
 	There       = kind("there", fate, "as an earlier pass took it over")
 	Merged      = kind("merged", fate, "has the identity of another old row, by the names that were given: success wins")
@@ -328,15 +286,3 @@ var (
 	NoMessage = kind("no_message", odd, "left open, and no message with its identity can be made of it: it cannot be "+
 		"sent from here")
 )
-
-func (k Kind) is(c class) bool {
-	for _, t := range Kinds {
-		if t.Kind == k {
-			return t.class == c
-		}
-	}
-	return false
-}
-
-// named reports whether a report names each row of this kind.
-func (k Kind) named() bool { return k.is(contradicts) || k.is(refused) || k == Merged }

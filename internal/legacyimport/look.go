@@ -28,42 +28,18 @@ type look struct {
 	Newest string `json:"newest"` // their newest time, as it stands there
 }
 
-// Where the columns of a page of a look stand, behind those of the primary key.
-const (
-	markGroup = iota
-	markTag
-	markKey
-	markStatus
-	markTimes
-	markTime
-	marks = markTime + 4 // and behind it message id, and the sums of remark and body
-)
-
-// markText are the columns of a page of a look.
-func (s *shape) markText() string {
-	return fmt.Sprintf("%s, CRC32(%s), CRC32(%s)", s.rowText(), s.columns[colRemark].text(), s.bodyText())
-}
-
 // looking reads the table behind a row, and visits the rows of the groups that were asked for, each with a number that
 // is another one when anything of it is. After each page but the last it calls next, whose error ends it.
-func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [][]byte, size int,
-	visit func(mark uint64, row []sql.RawBytes), next func(rows int, began time.Time) error) (l look, err error) {
+func (s *shape) looking(ctx context.Context, asked []string, after [][]byte, size int,
+	visit func(mark uint64, old []sql.RawBytes), next func(rows int, began time.Time) error) (l look, err error) {
 	total, one, read := fnv.New64a(), fnv.New64a(), 0
 	var head []byte
-	// scanned where the driver has them: a look reads millions of columns
-	row, into, key := make([]sql.RawBytes, len(s.primary)+marks), []any(nil), make([][]byte, len(s.primary))
-	for i := range row {
-		into = append(into, &row[i])
-	}
-	err = s.pages(ctx, db, s.markText(), after, size, func(scan func(...any) error) ([][]byte, error) {
-		err := scan(into...)
+	columns := append(s.common(), "CRC32("+s.text(colRemark)+")", "CRC32("+s.text(colBody)+")")
+	err = s.pages(ctx, columns, after, size, func(row []sql.RawBytes) {
 		read++
-		for i := range key {
-			key[i] = row[i]
-		}
-		own := row[len(key):]
-		if err != nil || own[markGroup] == nil || !slices.Contains(asked, string(own[markGroup])) {
-			return key, err
+		old := row[len(s.primary):]
+		if old[atGroup] == nil || !slices.Contains(asked, string(old[atGroup])) {
+			return
 		}
 		one.Reset()
 		for _, column := range row {
@@ -76,18 +52,17 @@ func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [
 		}
 		total.Write(one.Sum(head[:0]))
 		l.Rows++
-		if at := string(own[markTime]); later(at, l.Newest) {
+		if at := string(old[atTime]); later(at, l.Newest) {
 			l.Newest = at
 		}
-		visit(one.Sum64(), own)
-		return key, nil
+		visit(one.Sum64(), old)
 	}, func(began time.Time, last bool) error {
-		l.Sum = total.Sum64()
 		if last {
 			return nil
 		}
 		return next(read, began)
 	})
+	l.Sum = total.Sum64()
 	return l, err
 }
 
@@ -97,7 +72,7 @@ func later(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a >
 // look looks at the whole table, before or after a last pass.
 func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (look, error) {
 	size := cmp.Or(p.page, lookRows)
-	return p.shape.looking(ctx, p.DB, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
+	return p.shape.looking(ctx, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
 		p.Progress(Progress{Looking: true, Rows: rows, About: p.shape.rows})
 		return p.rest(ctx, began, false)
 	})
@@ -108,25 +83,24 @@ func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (lo
 func (p *pass) compare(ctx context.Context, before []uint64) error {
 	slices.Sort(before)
 	changed, example, at := 0, "", ""
-	after, err := p.look(ctx, func(mark uint64, row []sql.RawBytes) {
+	after, err := p.look(ctx, func(mark uint64, old []sql.RawBytes) {
 		if _, same := slices.BinarySearch(before, mark); same {
 			return
 		}
 		if changed++; changed == 1 {
-			example = fmt.Sprintf("%s %q (status %s)", row[markTag], row[markKey], row[markStatus])
-			at = strings.Clone(string(row[markTime]))
+			example = fmt.Sprintf("%s %q (status %s)", old[atTag], old[atKey], old[atStatus])
+			at = strings.Clone(string(old[atTime]))
 		}
 	})
 	if err != nil {
 		return err
 	}
-	now := p.now.Add(time.Since(p.started))
 	p.state.Seen = &after
 	if newest, err := parseTime(after.Newest, p.zone()); err == nil {
 		p.shape.note("the newest time in it, read as %v, is %s", p.zone(), newest.UTC().Format(time.RFC3339))
 	}
 	gone := len(before) - (after.Rows - changed)
-	if p.state.Late = max(changed, gone); p.state.Late == 0 {
+	if p.report.Late = max(changed, gone); p.report.Late == 0 {
 		return nil
 	}
 	why := fmt.Sprintf("somebody wrote to the old table: it had %d rows before the pass and has %d; %d are new or "+
@@ -134,9 +108,10 @@ func (p *pass) compare(ctx context.Context, before []uint64) error {
 	if example != "" {
 		why += ", such as " + example
 	}
-	if read, err := parseTime(at, p.zone()); err == nil && read.Before(now.Add(-leastZone)) {
+	read, err := parseTime(at, p.zone())
+	if ago := p.now().Sub(read); err == nil && ago > leastZone {
 		why += fmt.Sprintf(", whose time is %v ago: if that is when it was written, --time-zone is wrong too",
-			now.Sub(read).Round(time.Second))
+			ago.Round(time.Second))
 	}
 	p.report.NotLast = why + ". End the old consumer, and make the last pass again"
 	return nil

@@ -3,8 +3,8 @@ package legacyimport
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,37 +15,58 @@ import (
 const (
 	// pageRows is how many rows a page, and a transaction, has at most.
 	pageRows = 1000
-	// inlineBody is the length up to which the body of a row that was left open comes with its page; a longer one is
-	// fetched when it is needed.
-	inlineBody = 4096
-	// chunkBodies bounds the bodies that are in memory at a time: a page ends early when it has more.
-	chunkBodies = 16 << 20
+	// pageBytes bounds the rows that are in memory at a time: a page that has more ends there.
+	pageBytes = 16 << 20
 )
 
-// oldRow is a row of the old table as it was read.
-type oldRow struct {
-	at                  [][]byte // its primary key
-	group, tag, key     []byte   // nil: NULL
-	status, times, time sql.NullString
-	id, remark          []byte
-	bodyLength          sql.NullInt64
-	hash                []byte
-	doubtful            bool
-	body                []byte // while it is short, and the row was left open
+// errFull ends the reading of a page that has more than pageBytes.
+var errFull = errors.New("the page is full")
+
+// Where the columns of a row stand, behind those of the primary key: seven that all pages have, and the others of a
+// page that is taken over. What is NULL is nil.
+const (
+	atGroup = iota
+	atTag
+	atKey
+	atStatus
+	atTimes
+	atTime
+	atID
+	atRemark
+	atHash     // of the body
+	atDoubtful // 1: the column may not hold all of it
+	atBody     // of a row that was left open, a byte more than the log keeps
+)
+
+// common are the columns that all pages have.
+func (s *shape) common() (texts []string) {
+	for _, name := range []string{colGroup, colTag, colKey, colStatus, colTimes, colTime, colID} {
+		texts = append(texts, s.text(name))
+	}
+	return texts
 }
 
-// bodyText is the body as bytes: those of its UTF-8 text, or as they are.
-func (s *shape) bodyText() string {
-	c := s.columns[colBody]
+// whole are the columns of a page that is taken over.
+func (s *shape) whole() []string {
+	body := s.text(colBody)
+	return append(s.common(), s.text(colRemark), "UNHEX(SHA2("+body+", 256))", "COALESCE("+s.doubt()+", FALSE)",
+		fmt.Sprintf("IF(%s = '1', NULL, LEFT(CAST(%s AS BINARY), %d))", s.text(colStatus), body, dedup.MaxBody+1))
+}
+
+// text is a column as it is read: as UTF-8 text, or as bytes when it holds bytes; NULL where the table lacks it.
+func (s *shape) text(name string) string {
+	c := s.columns[strings.ToLower(name)]
 	switch {
-	case !s.has(colBody):
+	case c.name == "":
 		return "NULL"
-	case c.isBinary():
-		return c.quoted()
-	case c.isText():
-		return "CONVERT(" + c.quoted() + " USING utf8mb4)"
+	case name == colBody && !c.isBinary():
+		return "CONVERT(" + quoted(c.name) + " USING utf8mb4)"
+	case name == colTime && c.isMoment():
+		return "DATE_FORMAT(" + quoted(c.name) + ", '%Y-%m-%d %H:%i:%s.%f')"
+	case c.isText() || c.isBinary():
+		return quoted(c.name)
 	}
-	return "CONVERT(" + c.number() + " USING utf8mb4)"
+	return "CAST(" + quoted(c.name) + " AS CHAR)"
 }
 
 // doubt is the condition under which a column may hold other bytes than the message had: cut at the column's end by a
@@ -53,152 +74,101 @@ func (s *shape) bodyText() string {
 // have.
 func (s *shape) doubt() string {
 	c := s.columns[colBody]
+	length, full := "LENGTH", c.octets-3 // a character has four bytes at most
 	switch {
-	case !s.has(colBody):
-		return "FALSE"
-	case c.kind == "char" || c.kind == "binary" || !c.isText() && !c.isBinary():
+	case c.kind == "char", c.kind == "binary", !c.isText() && !c.isBinary():
 		return "TRUE"
+	case c.kind == "varchar":
+		length, full = "CHAR_LENGTH", c.most
+	case c.isBinary():
+		full = c.octets
 	}
-	full := fmt.Sprintf("LENGTH(%s) > %d", c.quoted(), c.octets-4) // a character has four bytes at most
-	if c.kind == "varchar" {
-		full = fmt.Sprintf("CHAR_LENGTH(%s) >= %d", c.quoted(), c.most)
-	} else if c.isBinary() {
-		full = fmt.Sprintf("LENGTH(%s) >= %d", c.quoted(), c.octets)
-	}
+	text := fmt.Sprintf("%s(%s) >= %d", length, quoted(c.name), full)
 	if c.isText() && !strings.HasPrefix(c.charset, "utf8") {
-		full += " OR LOCATE('?', " + c.quoted() + ") > 0"
+		text += " OR LOCATE('?', " + quoted(c.name) + ") > 0"
 	}
-	return full
-}
-
-func (s *shape) timeText() string {
-	c := s.columns[colTime]
-	if c.kind == "timestamp" || c.kind == "datetime" {
-		return "DATE_FORMAT(" + c.quoted() + ", '%Y-%m-%d %H:%i:%s.%f')"
-	}
-	return c.text()
-}
-
-// rowText are the columns by which a row of a page begins, in either form of one.
-func (s *shape) rowText() string {
-	c := s.columns
-	return strings.Join([]string{c[colGroup].text(), c[colTag].text(), c[colKey].text(), c[colStatus].number(),
-		c[colTimes].number(), s.timeText(), c[colID].text()}, ", ")
-}
-
-// wholeText are the columns of an oldRow.
-func (s *shape) wholeText() string {
-	body := s.bodyText()
-	return fmt.Sprintf("%s, %s, LENGTH(%s), UNHEX(SHA2(%s, 256)), COALESCE(%s, FALSE), "+
-		"IF(%s = '1' OR LENGTH(%s) > %d, NULL, %s)", s.rowText(), s.columns[colRemark].text(), body, body, s.doubt(),
-		s.columns[colStatus].number(), body, inlineBody, body)
+	return text
 }
 
 // pageText is the statement for the page behind a row, of these columns behind those of the primary key. The index is
 // forced, because statistics may say that all of a young table is read faster; and the condition is written out,
 // because the servers read a comparison of whole rows without the index.
-func (s *shape) pageText(columns string, after [][]byte, limit int) (text string, args []any, err error) {
+func (s *shape) pageText(columns []string, after [][]byte, limit int) (text string, args []any) {
 	var names, texts, behind []string
-	for _, c := range s.primary {
-		names, texts = append(names, c.quoted()), append(texts, c.text())
-	}
-	where := ""
-	if after != nil {
-		equal, values, err := s.at(after)
-		if err != nil {
-			return "", nil, err
-		}
-		for i, name := range names {
-			behind = append(behind, strings.Join(append(slices.Clone(equal[:i]), name+" > ?"), " AND "))
-			args = append(args, values[:i+1]...)
-		}
-		where = " WHERE (" + strings.Join(behind, ") OR (") + ")"
-	}
-	return fmt.Sprintf("SELECT %s, %s FROM %s FORCE INDEX (PRIMARY)%s ORDER BY %s LIMIT %d", strings.Join(texts, ", "),
-		columns, s.quoted(), where, strings.Join(names, ", "), limit), args, nil
-}
-
-// at are the conditions that a row has this primary key, and what stands in them.
-func (s *shape) at(key [][]byte) (equal []string, args []any, _ error) {
+	var values []any
+	where, same := "", ""
 	for i, c := range s.primary {
-		arg, err := c.argument(key[i])
-		if err != nil {
-			return nil, nil, err
+		names, texts = append(names, quoted(c.name)), append(texts, s.text(c.name))
+		if after != nil {
+			behind = append(behind, same+quoted(c.name)+" > ?")
+			same += quoted(c.name) + " = ? AND "
+			values = append(values, c.argument(after[i]))
+			args = append(args, values...)
+			where = " WHERE (" + strings.Join(behind, ") OR (") + ")"
 		}
-		equal, args = append(equal, c.quoted()+" = ?"), append(args, arg)
 	}
-	return equal, args, nil
+	return fmt.Sprintf("SELECT %s FROM %s.%s FORCE INDEX (PRIMARY)%s ORDER BY %s LIMIT %d",
+		strings.Join(append(texts, columns...), ", "), quoted(s.database), quoted(s.table), where,
+		strings.Join(names, ", "), limit), args
 }
 
 // argument is a value of the column as it is compared with it: text by the column's collation, else exactly.
-func (c column) argument(value []byte) (any, error) {
+func (c column) argument(value []byte) any {
 	switch {
 	case c.isText():
-		return string(value), nil
+		return string(value)
 	case c.isBinary():
-		return value, nil
+		return value
 	}
 	if n, err := strconv.ParseInt(string(value), 10, 64); err == nil {
-		return n, nil
+		return n
 	}
-	n, err := strconv.ParseUint(string(value), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%s is %q, which is no integer", c.name, value)
-	}
-	return n, nil
+	n, _ := strconv.ParseUint(string(value), 10, 64) // as the server has told it
+	return n
 }
 
-// pages reads the table behind a row, in pages of so many rows at most. Each row is visited, which gives its primary
-// key, and behind each page done is called, whose error ends it. It locks nothing.
+// pages reads the table behind a row, in pages of so many rows at most. Each row is visited, the columns of the primary
+// key first, and behind each page done is called, whose error ends it. It locks nothing.
 func (s *shape) pages(
-	ctx context.Context, db *sql.DB, columns string, after [][]byte, size int,
-	visit func(scan func(...any) error) (key [][]byte, err error), done func(began time.Time, last bool) error,
+	ctx context.Context, columns []string, after [][]byte, most int, visit func(row []sql.RawBytes),
+	done func(began time.Time, last bool) error,
 ) error {
-	for {
-		began, n := time.Now(), 0
-		text, args, err := s.pageText(columns, after, size)
-		if err != nil {
-			return err
-		}
-		after = make([][]byte, len(s.primary))
-		if err := s.each(ctx, db, "a page", func(scan func(...any) error) error {
-			key, err := visit(scan)
-			for i := range after {
-				after[i] = append(after[i][:0], key[i]...)
-			}
-			n++
-			return err
-		}, text, args...); err != nil {
-			return err
-		}
-		if err := done(began, n < size); err != nil || n < size {
-			return err
-		}
-	}
-}
-
-// readRow reads a row of the columns of wholeText.
-func (s *shape) readRow(scan func(...any) error) (o oldRow, err error) {
-	o.at = make([][]byte, len(s.primary))
+	row := make([]sql.RawBytes, len(s.primary)+len(columns)) // scanned where the driver has them: they may be millions
 	var into []any
-	for i := range o.at {
-		into = append(into, &o.at[i])
+	for i := range row {
+		into = append(into, &row[i])
 	}
-	err = scan(append(into, &o.group, &o.tag, &o.key, &o.status, &o.times, &o.time, &o.id, &o.remark, &o.bodyLength,
-		&o.hash, &o.doubtful, &o.body)...)
-	return o, err
-}
-
-// readBody fetches the beginning of a long body, as much as the log keeps.
-func (s *shape) readBody(ctx context.Context, db *sql.DB, at [][]byte) (body []byte, err error) {
-	equal, args, err := s.at(at)
-	if err != nil {
-		return nil, err
+	for limit := most; ; {
+		began, n, size := time.Now(), 0, 0
+		text, args := s.pageText(columns, after, limit)
+		after = make([][]byte, len(s.primary))
+		err := s.each(ctx, "a page", func(rows *sql.Rows) error {
+			if err := rows.Scan(into...); err != nil {
+				return err
+			}
+			for i := range after {
+				after[i] = append(after[i][:0], row[i]...)
+			}
+			visit(row)
+			n++
+			for _, column := range row {
+				size += len(column)
+			}
+			if size > pageBytes {
+				return errFull
+			}
+			return nil
+		}, text, args...)
+		full := errors.Is(err, errFull)
+		if err != nil && !full {
+			return err
+		}
+		last := n < limit && !full
+		if err := done(began, last); err != nil || last {
+			return err
+		}
+		if limit = min(2*limit, most); full { // what is behind it was sent in vain
+			limit = n
+		}
 	}
-	err = db.QueryRowContext(ctx, fmt.Sprintf("SELECT LEFT(CAST(%s AS BINARY), %d) FROM %s WHERE %s", s.bodyText(),
-		dedup.MaxBody, s.quoted(), strings.Join(equal, " AND ")), args...).Scan(&body)
-	if err != nil {
-		return nil, fmt.Errorf("read a body of %s: %w", s.name(), err)
-	}
-	return body, nil
 }

@@ -1,6 +1,7 @@
 package legacyimport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -82,12 +83,10 @@ type state struct {
 	Into    string   `json:"into"`    // the log's table
 	Group   string   `json:"group"`   // rollbackd's
 	Last    bool     `json:"last"`    // it is a last pass, and when it is done, it was one
-	Options string   `json:"options"` // digest of what the pass was asked for
-	Began   int64    `json:"began"`   // by the database's clock, microseconds since 1970
+	Options string   `json:"options"` // digest of what the pass was asked for, and of the primary key
 	Done    bool     `json:"done"`    // the last row was seen
 	At      [][]byte `json:"at"`      // primary key of the last row that is done
 	Sums
-	Late  int      `json:"late"`
 	Asked []string `json:"asked"`          // the old groups that are taken over
 	Seen  *look    `json:"seen,omitempty"` // the table behind a last pass
 }
@@ -100,7 +99,7 @@ type pass struct {
 	state    state
 	report   Report
 
-	now     time.Time // the database's, when this run began
+	began   time.Time // by the database's clock
 	started time.Time // at that moment, by the clock of this process
 }
 
@@ -115,10 +114,12 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	p := &pass{Options: o}
+	p := &pass{Options: o, report: Report{LastPass: o.LastPass, DryRun: o.DryRun, Named: []Named{}}}
+	p.state.Sums = Sums{Counts: map[Kind]int{}, Names: []Name{}}
 	err := p.run(ctx)
+	p.report.Sums = p.state.Sums
 	if p.shape != nil {
-		p.report.close(p)
+		p.report.From, p.report.Notes = p.shape.name(), append([]string{}, p.shape.notes...)
 	}
 	if err != nil {
 		err = fmt.Errorf("take over %s: %w", o.From, err)
@@ -154,26 +155,29 @@ func (p *pass) run(ctx context.Context) (err error) {
 	return p.end(ctx)
 }
 
+// now is the database's time.
+func (p *pass) now() time.Time { return p.began.Add(time.Since(p.started)) }
+
 // through takes over what is behind the place where the pass stands.
 func (p *pass) through(ctx context.Context) error {
-	var page []oldRow
-	return p.shape.pages(ctx, p.DB, p.shape.wholeText(), p.state.At, cmp.Or(p.page, pageRows),
-		func(scan func(...any) error) ([][]byte, error) {
-			o, err := p.shape.readRow(scan)
-			page = append(page, o)
-			return o.at, err
-		},
-		func(began time.Time, last bool) error {
-			for len(page) > 0 {
-				n, err := p.chunk(ctx, page)
-				if err != nil {
-					return err
-				}
-				page = page[n:]
+	var page []candidate
+	return p.shape.pages(ctx, p.shape.whole(), p.state.At, cmp.Or(p.page, pageRows), func(row []sql.RawBytes) {
+		var kept [][]byte
+		for _, column := range row {
+			kept = append(kept, bytes.Clone(column))
+		}
+		page = append(page, p.read(p.shape, kept, p.now()))
+	}, func(began time.Time, last bool) error {
+		for len(page) > 0 {
+			n := unlike(page)
+			if err := p.take(ctx, page[:n]); err != nil {
+				return err
 			}
-			p.Progress(Progress{Rows: p.state.Rows, Written: p.state.written(), About: p.shape.rows})
-			return p.rest(ctx, began, last)
-		})
+			page = page[n:]
+		}
+		p.Progress(Progress{Rows: p.state.Rows, Written: p.state.sum(written), About: p.shape.rows})
+		return p.rest(ctx, began, last)
+	})
 }
 
 // rest waits for as long as a page took, if another follows.
@@ -191,12 +195,12 @@ func (p *pass) begin(ctx context.Context) error {
 		Scan(&now); err != nil {
 		return fmt.Errorf("ask for the time: %w", err)
 	}
-	p.now, p.started = time.UnixMicro(now), time.Now()
-	p.state = state{From: p.shape.name(), Into: p.Records.Options().Table, Group: p.Group, Last: p.LastPass,
-		Options: p.digest(), Began: now, Asked: slices.Sorted(maps.Keys(p.Groups))}
-	if _, mapped := p.Groups[p.Group]; !mapped {
-		p.state.Asked = append(p.state.Asked, p.Group)
-	}
+	p.began, p.started = time.UnixMicro(now), time.Now()
+	log := p.Records.Options().Table
+	p.state.From, p.state.Into, p.state.Group, p.state.Last = p.shape.name(), log, p.Group, p.LastPass
+	p.state.Options = digest(fmt.Sprintf("%v %v %v %q %q %v", p.zone(), p.NoBodyHash, p.LastPass, p.Groups, p.Tags,
+		p.shape.primary))
+	p.state.Asked = append(slices.Sorted(maps.Keys(p.Groups)), p.Group)
 	if p.shape.columns[colTime].kind == "timestamp" && p.zone() != time.UTC {
 		p.shape.note("%s is a TIMESTAMP, which the server tells in UTC: --time-zone shifts it", colTime)
 	}
@@ -205,40 +209,23 @@ func (p *pass) begin(ctx context.Context) error {
 	}
 	var note []byte
 	var err error
-	p.waypoint, note, err = p.Records.Waypoint(ctx, p.waypointName(), uuid.NewString())
+	p.waypoint, note, err = p.Records.Waypoint(ctx, waypoints+digest(p.shape.database, p.shape.table, log, p.Group),
+		uuid.NewString())
 	if err != nil {
 		return err
 	}
 	var was state
-	if err := json.Unmarshal(note, &was); err != nil || p.LastPass || was.Done || was.Options != p.state.Options ||
-		len(was.At) != len(p.shape.primary) {
-		return nil // none, an older form, or another pass: from the first row
-	}
-	p.state, p.report.Resumed = was, true
+	if err := json.Unmarshal(note, &was); err == nil && !p.LastPass && !was.Done && was.Options == p.state.Options {
+		p.state, p.report.Resumed = was, true
+	} // else there is none, or it is of an older form or of another pass: from the first row
 	return nil
 }
 
-// waypoints begins the names of all waypoints of passes.
+// waypoints begins the names of all waypoints of passes. What follows tells those over one table into one group of one
+// log from all others.
 const waypoints = "taken:"
 
-// waypointName tells the passes over one table into one group of one log from all others.
-func (p *pass) waypointName() string {
-	return waypoints + digest(p.shape.database, p.shape.table, p.Records.Options().Table, p.Group)
-}
-
 func (o *Options) zone() *time.Location { return cmp.Or(o.Zone, time.UTC) }
-
-// digest tells what the pass was asked for.
-func (p *pass) digest() string {
-	parts := []string{fmt.Sprint(p.zone(), p.NoBodyHash, p.LastPass)}
-	for _, names := range []map[string]string{p.Groups, p.Tags} {
-		parts = append(parts, "names")
-		for _, old := range slices.Sorted(maps.Keys(names)) {
-			parts = append(parts, old, names[old])
-		}
-	}
-	return digest(parts...)
-}
 
 func digest(parts ...string) string {
 	h := sha256.New()
@@ -248,85 +235,90 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// chunk takes the first rows of a page over, as many as one transaction may have, and says how many they were.
-func (p *pass) chunk(ctx context.Context, rows []oldRow) (n int, err error) {
-	now := p.now.Add(time.Since(p.started))
-	var some []candidate
+// unlike is how many rows, from the first on, are of different messages of ours, so that one transaction may have them.
+func unlike(rows []candidate) int {
 	seen := map[dedup.Identity]bool{}
-	bodies := int64(0)
-	for i := range rows {
-		c := p.read(p.shape, &rows[i], now)
-		if c.fate == "" && c.taken.Status == dedup.Dead {
-			bodies += min(c.length, dedup.MaxBody)
-		}
-		if i > 0 && (bodies > chunkBodies || c.fate == "" && seen[c.taken.Identity]) {
-			break
+	for i, c := range rows {
+		if c.Kind == "" && seen[c.taken.Identity] {
+			return i
 		}
 		seen[c.taken.Identity] = true
-		some = append(some, c)
 	}
+	return len(rows)
+}
+
+// take takes some rows over, or tries to anew while somebody else's are met, or answers are lost.
+func (p *pass) take(ctx context.Context, some []candidate) error {
 	pause := 50 * time.Millisecond
 	for try := 1; ; try++ {
-		err = p.write(ctx, some)
+		err := p.write(ctx, some)
 		again := errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrUnknown) ||
 			mysqldb.Classify(err) == mysqldb.FaultContention
 		if !again || try == tries {
-			return len(some), err
+			return err
 		}
 		if ended := wait.For(ctx, pause); ended != nil {
-			return 0, errors.Join(ended, err)
+			return errors.Join(ended, err)
 		}
-		pause = min(2*pause, longestRest)
+		pause *= 2
 	}
 }
 
 // write looks our rows up, decides, and writes what changes together with how far the pass has come.
 func (p *pass) write(ctx context.Context, some []candidate) error {
 	var ids []dedup.Identity
-	for i := range some {
-		if some[i].fate == "" {
-			ids = append(ids, some[i].taken.Identity)
+	for _, c := range some {
+		if c.Kind == "" {
+			ids = append(ids, c.taken.Identity)
 		}
 	}
 	ours, err := p.Records.LookUp(ctx, ids)
 	if err != nil {
 		return err
 	}
-	next := p.state.clone()
+	next := p.state
+	next.Counts, next.Names = maps.Clone(next.Counts), slices.Clone(next.Names)
 	var all []dedup.Taken
 	var named []Named
-	for i := range some {
-		c := &some[i]
-		fate, write, odd := c.fate, false, c.odd
+	for _, c := range some {
 		row := ours[c.taken.Identity]
-		if fate == "" {
-			fate, write = decide(c, row)
-		}
-		if write {
-			taken, err := p.whole(ctx, c, row)
-			if err != nil {
-				return err
+		if c.Kind == "" {
+			if c.Kind = c.decide(row); c.Kind.named() {
+				c.Why = fmt.Sprintf("%s/%s is %v", row.Tag, row.Key, row.Status)
 			}
-			if taken.Status == dedup.Dead && taken.Properties == nil {
-				odd = append(slices.Clip(odd), NoMessage)
-			}
-			all = append(all, taken)
 		}
-		next.count(c, fate, odd)
-		if fate.named() {
-			n := Named{Kind: fate, Group: string(c.old.group), Tag: string(c.old.tag), Key: string(c.old.key), Why: c.why}
-			if !fate.is(refused) {
-				n.Why = fmt.Sprintf("%s/%s is %v", row.Tag, row.Key, row.Status)
-			}
-			named = append(named, n)
+		if c.Kind.is(written) {
+			c.taken.From = row
+			p.remake(&c)
+			all = append(all, c.taken)
 		}
+		if c.Kind.named() {
+			named = append(named, c.Named)
+		}
+		next.count(&c)
+		next.At = c.at
 	}
-	next.At = some[len(some)-1].old.at
 	if err := p.save(ctx, next, all); err != nil {
 		return err
 	}
-	p.report.name(named)
+	room := min(MaxNamed-len(p.report.Named), len(named))
+	p.report.Named = append(p.report.Named, named[:room]...)
+	p.report.Unnamed += len(named) - room
 	return nil
+}
+
+// remake makes the properties with which what was left open can be sent again.
+func (p *pass) remake(c *candidate) {
+	t := &c.taken
+	switch {
+	case t.Status != dedup.Dead:
+		return
+	case p.Remake != nil && t.Body != nil && len(t.Body) <= dedup.MaxBody:
+		t.Properties = p.Remake(t.Identity, t.Body, t.MessageID)
+	}
+	if t.Properties == nil {
+		c.odd = append(slices.Clip(c.odd), NoMessage)
+	}
 }
 
 // save writes rows of ours together with how far the pass has come.
@@ -346,37 +338,13 @@ func (p *pass) save(ctx context.Context, next state, rows []dedup.Taken) error {
 	return nil
 }
 
-// whole is what is written of a candidate: with all that is known of the message when it was left open.
-func (p *pass) whole(ctx context.Context, c *candidate, ours dedup.Row) (dedup.Taken, error) {
-	taken := c.taken
-	taken.From = ours
-	if taken.Status != dedup.Dead || !c.old.bodyLength.Valid {
-		return taken, nil
-	}
-	taken.Body = c.old.body
-	if taken.Body == nil {
-		body, err := p.shape.readBody(ctx, p.DB, c.old.at)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) { // else somebody has just deleted it
-			return taken, err
-		}
-		taken.Body = body
-	}
-	if p.Remake != nil && c.length <= dedup.MaxBody {
-		taken.Properties = p.Remake(taken.Identity, taken.Body, taken.MessageID)
-	}
-	return taken, nil
-}
-
 // end notes that the last row was seen, and of a last pass says whether it was one.
 func (p *pass) end(ctx context.Context) error {
-	p.state.Done = true
 	if n := p.state.Counts[OtherZone]; n > 0 && p.LastPass && p.report.NotLast == "" {
 		p.report.NotLast = fmt.Sprintf("%d rows have a time that is up to 26 hours in the future, so the zone of %s is "+
 			"another one. Make the last pass again with the right --time-zone", n, colTime)
 	}
-	if p.report.NotLast != "" {
-		p.state.Last = false
-	}
+	p.state.Done, p.state.Last = true, p.LastPass && p.report.NotLast == ""
 	if err := p.save(ctx, p.state, nil); err != nil {
 		return err
 	}
@@ -385,48 +353,6 @@ func (p *pass) end(ctx context.Context) error {
 		return fmt.Errorf("%w: %s", ErrNotLast, p.report.NotLast)
 	}
 	return nil
-}
-
-// clone has counts of its own; neither is nil.
-func (s *state) clone() state {
-	c := *s
-	c.Counts, c.Names = map[Kind]int{}, append([]Name{}, s.Names...)
-	maps.Copy(c.Counts, s.Counts)
-	return c
-}
-
-func (s *state) count(c *candidate, fate Kind, odd []Kind) {
-	s.Rows++
-	s.Counts[fate]++
-	if c.fate == "" {
-		for _, k := range odd {
-			s.Counts[k]++
-		}
-	}
-	if c.fate == "" || c.fate == OtherName {
-		s.addName(c)
-	}
-}
-
-func (s *state) written() int {
-	return s.Counts[Success] + s.Counts[Open] + s.Counts[Settled] + s.Counts[Renewed]
-}
-
-func (s *state) addName(c *candidate) {
-	group, tag := string(c.old.group), string(c.old.tag)
-	i, found := slices.BinarySearchFunc(s.Names, group+"\x00"+tag, func(n Name, want string) int {
-		return strings.Compare(n.OldGroup+"\x00"+n.OldTag, want)
-	})
-	switch {
-	case found:
-		s.Names[i].Rows++
-	case len(s.Names) < maxNames:
-		n := Name{OldGroup: group, OldTag: tag, Rows: 1}
-		if c.fate == "" {
-			n.Group, n.Tag = c.taken.Group, c.taken.Tag
-		}
-		s.Names = slices.Insert(s.Names, i, n)
-	}
 }
 
 const (
@@ -480,29 +406,39 @@ type Named struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// Contradictions counts the rows about whose effect the two logs disagree.
-func (r *Report) Contradictions() (n int) {
-	for k, count := range r.Counts {
-		if k.is(contradicts) {
+func (s *Sums) count(c *candidate) {
+	s.Rows++
+	s.Counts[c.Kind]++
+	for _, k := range c.odd {
+		s.Counts[k]++
+	}
+	if c.Kind.is(refused) {
+		return
+	}
+	n := Name{OldGroup: c.Group, OldTag: c.Tag, Group: c.taken.Group, Tag: c.taken.Tag, Rows: 1}
+	i, found := slices.BinarySearchFunc(s.Names, n, func(a, b Name) int {
+		return cmp.Or(strings.Compare(a.OldGroup, b.OldGroup), strings.Compare(a.OldTag, b.OldTag))
+	})
+	switch {
+	case found:
+		s.Names[i].Rows++
+	case len(s.Names) < maxNames:
+		s.Names = slices.Insert(s.Names, i, n)
+	}
+}
+
+// sum counts the rows of a class.
+func (s *Sums) sum(of class) (n int) {
+	for k, count := range s.Counts {
+		if k.is(of) {
 			n += count
 		}
 	}
 	return n
 }
 
+// Contradictions counts the rows about whose effect the two logs disagree.
+func (s *Sums) Contradictions() int { return s.sum(contradicts) }
+
 // Chosen counts the rows that are of a group that was asked for.
-func (r *Report) Chosen() int { return r.Rows - r.Counts[OtherName] }
-
-func (r *Report) name(more []Named) {
-	room := MaxNamed - len(r.Named)
-	n := min(room, len(more))
-	r.Named = append(r.Named, more[:n]...)
-	r.Unnamed += len(more) - n
-}
-
-// close fills in what a pass knows; no field is nil, for JSON.
-func (r *Report) close(p *pass) {
-	r.From, r.LastPass, r.DryRun, r.Sums, r.Late = p.shape.name(), p.LastPass, p.DryRun,
-		p.state.clone().Sums, p.state.Late
-	r.Notes, r.Named = append([]string{}, p.shape.notes...), append([]Named{}, r.Named...)
-}
+func (s *Sums) Chosen() int { return s.Rows - s.Counts[OtherName] }

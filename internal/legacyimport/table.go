@@ -1,7 +1,6 @@
 package legacyimport
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -41,14 +40,17 @@ func ParseTable(name string) (database, table string, err error) {
 	return parts[1] + parts[2], parts[3] + parts[4], nil
 }
 
+// quoted is a name in a statement.
+func quoted(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
 // column is a column as the server describes it.
 type column struct {
-	name      string
-	kind      string // data_type, in small letters
-	charset   string // "" of what is no text
-	collation string
-	most      int64 // characters, of text; else bytes
-	octets    int64
+	name         string
+	kind         string // data_type, in small letters
+	charset      string // "" of what is no text
+	collation    string
+	most, octets int64 // most is characters, of text; else bytes
+	part         int64 // of the primary key, if that holds only so many characters
 }
 
 func (c column) isText() bool { return c.charset != "" }
@@ -58,28 +60,11 @@ func (c column) isBinary() bool {
 func (c column) isInteger() bool {
 	return slices.Contains([]string{"tinyint", "smallint", "mediumint", "int", "bigint"}, c.kind)
 }
-
-// quoted is the column's name in a statement.
-func (c column) quoted() string { return "`" + strings.ReplaceAll(c.name, "`", "``") + "`" }
-
-// number is the column as text; NULL where the table lacks it.
-func (c column) number() string {
-	if c.name == "" {
-		return "NULL"
-	}
-	return "CAST(" + c.quoted() + " AS CHAR)"
-}
-
-// text is the column as UTF-8 text, or as bytes when it holds bytes; NULL where the table lacks it.
-func (c column) text() string {
-	if c.isText() || c.isBinary() {
-		return c.quoted()
-	}
-	return c.number()
-}
+func (c column) isMoment() bool { return c.kind == "timestamp" || c.kind == "datetime" }
 
 // shape is what is known of a table that is taken over.
 type shape struct {
+	db              *sql.DB
 	database, table string
 	columns         map[string]column
 	primary         []column // of the primary key, in its order
@@ -92,17 +77,13 @@ func (s *shape) has(name string) bool { _, ok := s.columns[name]; return ok }
 // name is the table's name for people.
 func (s *shape) name() string { return s.database + "." + s.table }
 
-func (s *shape) quoted() string {
-	return column{name: s.database}.quoted() + "." + column{name: s.table}.quoted()
-}
-
 func (s *shape) note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
 // inspect finds out what a table is. Its errors are ErrTable, or those of a server that does not answer.
 func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
-	s := &shape{columns: map[string]column{}}
+	s := &shape{db: db, columns: map[string]column{}}
 	database, table, err := ParseTable(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTable, err)
@@ -124,52 +105,41 @@ func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
 	if !strings.EqualFold(engine, "InnoDB") {
 		s.note("its engine is %s: each page that is read makes writers wait for as long as that takes", engine)
 	}
-	if err := s.readColumns(ctx, db); err != nil {
+	const ofTable = " WHERE table_schema = ? AND table_name = ?"
+	err = s.each(ctx, "the columns", func(rows *sql.Rows) error {
+		var c column
+		err := rows.Scan(&c.name, &c.kind, mysqldb.OrZero(&c.charset), mysqldb.OrZero(&c.collation),
+			mysqldb.OrZero(&c.most), mysqldb.OrZero(&c.octets))
+		c.kind = strings.ToLower(c.kind)
+		s.columns[strings.ToLower(c.name)] = c
+		return err
+	}, "SELECT column_name, data_type, character_set_name, collation_name, character_maximum_length, "+
+		"character_octet_length FROM information_schema.columns"+ofTable, s.database, s.table)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.readPrimary(ctx, db); err != nil {
+	err = s.each(ctx, "the primary key", func(rows *sql.Rows) error {
+		var name string
+		var part int64
+		err := rows.Scan(&name, mysqldb.OrZero(&part))
+		c := s.columns[strings.ToLower(name)]
+		c.part = part
+		s.primary = append(s.primary, c)
+		return err
+	}, "SELECT column_name, sub_part FROM information_schema.statistics"+ofTable+
+		" AND index_name = 'PRIMARY' ORDER BY seq_in_index", s.database, s.table)
+	if err != nil {
 		return nil, err
 	}
 	return s, s.check()
 }
 
-func (s *shape) readColumns(ctx context.Context, db *sql.DB) error {
-	return s.each(ctx, db, "the columns", func(scan func(...any) error) error {
-		var c column
-		var most, octets uint64 // of LONGTEXT more than an int32
-		err := scan(&c.name, &c.kind, mysqldb.OrZero(&c.charset), mysqldb.OrZero(&c.collation), mysqldb.OrZero(&most),
-			mysqldb.OrZero(&octets))
-		c.kind, c.most, c.octets = strings.ToLower(c.kind), int64(most), int64(octets)
-		s.columns[strings.ToLower(c.name)] = c
-		return err
-	}, "SELECT column_name, data_type, character_set_name, collation_name, character_maximum_length, "+
-		"character_octet_length FROM information_schema.columns WHERE table_schema = ? AND table_name = ?",
-		s.database, s.table)
-}
-
-func (s *shape) readPrimary(ctx context.Context, db *sql.DB) error {
-	var partial error
-	err := s.each(ctx, db, "the primary key", func(scan func(...any) error) error {
-		var name string
-		var part int64
-		err := scan(&name, mysqldb.OrZero(&part))
-		if part > 0 {
-			partial = fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
-				"row", ErrTable, s.name(), part, name)
-		}
-		s.primary = append(s.primary, s.columns[strings.ToLower(name)])
-		return err
-	}, "SELECT column_name, sub_part FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? AND "+
-		"index_name = 'PRIMARY' ORDER BY seq_in_index", s.database, s.table)
-	return cmp.Or(err, partial)
-}
-
 // each visits what a statement reads of the table.
 func (s *shape) each(
-	ctx context.Context, db *sql.DB, what string, visit func(scan func(...any) error) error, text string, args ...any,
+	ctx context.Context, what string, visit func(*sql.Rows) error, text string, args ...any,
 ) error {
-	if _, err := mysqldb.List(ctx, db, func(rows *sql.Rows) (none struct{}, err error) {
-		return none, visit(rows.Scan)
+	if _, err := mysqldb.List(ctx, s.db, func(rows *sql.Rows) (none struct{}, err error) {
+		return none, visit(rows)
 	}, text, args...); err != nil {
 		return fmt.Errorf("read %s of %s: %w", what, s.name(), err)
 	}
@@ -191,16 +161,15 @@ func (s *shape) check() error {
 		return fmt.Errorf("%w: %s has no primary key, through which it could be read in pages", ErrTable, s.name())
 	}
 	for _, c := range s.primary {
-		if !c.isText() && !c.isBinary() && !c.isInteger() || c.kind == "enum" || c.kind == "set" {
+		switch {
+		case c.part > 0:
+			return fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
+				"row", ErrTable, s.name(), c.part, c.name)
+		case !c.isText() && !c.isBinary() && !c.isInteger(), c.kind == "enum", c.kind == "set":
 			return fmt.Errorf("%w: column %s of the primary key of %s is %s; it must hold text, bytes or integers", ErrTable,
 				c.name, s.name(), c.kind)
 		}
 	}
-	s.checkOptional()
-	return nil
-}
-
-func (s *shape) checkOptional() {
 	for _, o := range []struct{ name, means string }{
 		{colID, "nothing is known of message ids"},
 		{colBody, "no hash of a body is kept, so a later delivery with any body is taken for a copy; and what was left " +
@@ -213,7 +182,7 @@ func (s *shape) checkOptional() {
 			s.note("it has no column %s: %s", o.name, o.means)
 		}
 	}
-	if c := s.columns[colTime]; s.has(colTime) && c.kind != "timestamp" && c.kind != "datetime" && !c.isInteger() {
+	if c := s.columns[colTime]; s.has(colTime) && !c.isMoment() && !c.isInteger() {
 		s.note("%s is %s, which is no time: rows count as of now, and LOG_RETENTION begins now", c.name, c.kind)
 		delete(s.columns, colTime)
 	}
@@ -222,4 +191,5 @@ func (s *shape) checkOptional() {
 			"accents, trailing spaces). rollbackd takes them for two, and knows the one that the table has", c.name,
 			c.collation)
 	}
+	return nil
 }
