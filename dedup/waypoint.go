@@ -19,7 +19,7 @@ import (
 type Waypoint struct {
 	name, run string
 	moves     int
-	stored    string // the head as the database has it: token and length of the note; "" when there is none yet
+	stored    []byte // the head as the database has it: run and number of the move, length of the note; nil: none yet
 }
 
 // What the columns of the meta table hold.
@@ -31,17 +31,13 @@ const (
 
 // Waypoint reads a waypoint by its name, 1 to 90 bytes, for a run of 1 to 64 bytes that is unlike every other, and the
 // note that stands there; nil when there is none yet.
-func (l *Log) Waypoint(ctx context.Context, name, run string) (Waypoint, []byte, error) {
-	w := Waypoint{name: name, run: run}
+func (l *Log) Waypoint(ctx context.Context, name, run string) (w Waypoint, note []byte, err error) {
+	w = Waypoint{name: name, run: run}
 	if err := w.check(); err != nil {
 		return w, nil, err
 	}
-	stored, note, err := l.readWaypoint(ctx, name)
-	if err != nil {
-		return w, nil, fmt.Errorf("read how far it came: %w", err)
-	}
-	w.stored = stored
-	return w, note, nil
+	w.stored, note, err = l.readWaypoint(ctx, name)
+	return w, note, err
 }
 
 // Waypoints are the notes of all waypoints whose names begin so, 1 to 90 bytes, in the order of the names.
@@ -57,20 +53,12 @@ func (l *Log) Waypoints(ctx context.Context, prefix string) (notes [][]byte, err
 	for _, name := range names {
 		_, note, err := l.readWaypoint(ctx, strings.TrimSuffix(name, ":00000"))
 		if err != nil {
-			return nil, fmt.Errorf("read how far it came: %w", err)
+			return nil, err
 		}
 		notes = append(notes, note)
 	}
 	return notes, nil
 }
-
-// next is the head behind the next move: the same one for the same call.
-func (w Waypoint) next(note []byte) (string, error) {
-	return fmt.Sprintf("%s/%d %d", w.run, w.moves+1, len(note)), w.check()
-}
-
-// tokenOf is a head without the length: it names the move.
-func tokenOf(head string) string { return head[:max(0, strings.LastIndexByte(head, ' '))] }
 
 // check refuses a name that the column does not hold with what comes behind it.
 func (w Waypoint) check() error {
@@ -78,46 +66,39 @@ func (w Waypoint) check() error {
 		checkLength("the run of a waypoint", w.run, maxWaypointRun))
 }
 
-// at is the waypoint after its move to a head.
-func (w Waypoint) at(head string) Waypoint {
-	return Waypoint{name: w.name, run: w.run, moves: w.moves + 1, stored: head}
-}
-
 // readWaypoint reads head and note by one statement, so both are of one move.
-func (l *Log) readWaypoint(ctx context.Context, name string) (head string, note []byte, err error) {
+func (l *Log) readWaypoint(ctx context.Context, name string) (head, note []byte, err error) {
 	parts, err := list(ctx, l.db, sqlOf("SELECT value FROM "+metaTable+" WHERE name >= ? AND name < ? ORDER BY name",
 		[]byte(name+":"), []byte(name+";")), value[[]byte])
-	if err != nil || len(parts) == 0 {
-		return "", nil, err
+	if err != nil {
+		return nil, nil, fmt.Errorf("read how far it came: %w", err)
 	}
-	head, note = string(parts[0]), bytes.Join(parts[1:], nil)
-	size, err := strconv.Atoi(head[strings.LastIndexByte(head, ' ')+1:])
+	if len(parts) == 0 {
+		return nil, nil, nil
+	}
+	head, note = parts[0], bytes.Join(parts[1:], nil)
+	size, err := strconv.Atoi(string(head[bytes.LastIndexByte(head, ' ')+1:]))
 	switch {
 	case err != nil || size < 0:
-		return "", nil, fmt.Errorf("%s holds %q, which is no waypoint", name, head)
+		return nil, nil, fmt.Errorf("read how far it came: %s holds %q, which is no waypoint", name, head)
 	case size > len(note):
-		return "", nil, fmt.Errorf("of %s only %d of %d bytes are there", name, len(note), size)
+		return nil, nil, fmt.Errorf("read how far it came: of %s only %d of %d bytes are there", name, len(note), size)
 	}
 	return head, note[:size], nil // parts of a longer note may stand behind it
 }
 
 // moveWaypoint moves a waypoint inside tx. The first part is written first: its lock makes others wait.
-func (l *Log) moveWaypoint(ctx context.Context, tx Execer, w Waypoint, next string, note []byte) error {
-	var was []byte
-	if w.stored != "" {
-		was = []byte(w.stored)
-	}
-	moved, err := swapMeta(ctx, tx, w.part(0), was, []byte(next))
+func (l *Log) moveWaypoint(ctx context.Context, tx Execer, w, next Waypoint, note []byte) error {
+	moved, err := swapMeta(ctx, tx, w.part(0), w.stored, next.stored)
 	if err == nil && !moved {
 		err = ErrOvertaken
 	}
 	if err != nil || len(note) == 0 {
 		return err
 	}
-	s, i := sqlOf("INSERT INTO "+metaTable+" (name, value) VALUES "), 0
-	for part := range slices.Chunk(note, waypointPart) {
+	s := sqlOf("INSERT INTO " + metaTable + " (name, value) VALUES ")
+	for i, part := range slices.Collect(slices.Chunk(note, waypointPart)) {
 		s.item(i, "(?, ?)", w.part(i+1), part)
-		i++
 	}
 	s.add(" ON DUPLICATE KEY UPDATE value = VALUES(value)")
 	if _, err := s.exec(ctx, tx); err != nil {
@@ -180,14 +161,14 @@ var ErrOvertaken = errors.New("somebody else goes through the same log at this m
 // ErrLost: a row is not as From says, and nothing was written: look all up again. ErrOvertaken: see there. ErrUnknown:
 // call again from the same waypoint; what is given then is not written if this call was committed after all.
 func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken) (Waypoint, error) {
-	next, err := w.next(note)
-	if err != nil {
-		return w, fmt.Errorf("take over: %w", err)
-	}
 	changes, err := changesOf(all, l.taking)
-	if err != nil {
+	if err = cmp.Or(w.check(), err); err != nil {
 		return w, fmt.Errorf("take over: %w", err)
 	}
+	next := w
+	next.moves++
+	token := fmt.Appendf(nil, "%s/%d ", w.run, next.moves) // the same one for the same call
+	next.stored = fmt.Appendf(nil, "%s%d", token, len(note))
 	err = l.inTx(ctx, func(tx Execer) error {
 		if err := l.moveWaypoint(ctx, tx, w, next, note); err != nil {
 			return err
@@ -196,41 +177,38 @@ func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken
 	})
 	if errors.Is(err, ErrUnknown) || errors.Is(err, ErrOvertaken) { // perhaps by an earlier call of ours
 		stored, _, lookErr := l.readWaypoint(ctx, w.name)
-		if lookErr == nil && tokenOf(stored) == tokenOf(next) {
-			return w.at(stored), nil
+		if lookErr == nil && bytes.HasPrefix(stored, token) {
+			next.stored, err = stored, nil
 		}
 	}
 	if err != nil {
 		return w, fmt.Errorf("take over %d rows: %w", len(all), err)
 	}
-	return w.at(next), nil
+	return next, nil
 }
 
 // taking is the change of a row that is taken over. One that is new and success, of which there may be millions, gets
 // no line of its story, as in the fast path.
 func (l *Log) taking(t Taken) (*change, error) {
-	act := actionTakeDone
-	if t.Status == Dead {
-		act = actionTakeOpen
-	}
 	from := t.From
 	from.Identity = t.Identity
-	c, err := l.begin(act, from, checkLength("an origin", t.Origin, MaxOrigin))
-	switch {
-	case err != nil:
+	acts := map[Status]action{Success: actionTakeDone, Dead: actionTakeOpen}
+	c, err := l.begin(acts[t.Status], from, checkLength("an origin", t.Origin, MaxOrigin))
+	if err == nil && from.Status != Absent && !from.TakenOver() {
+		err = fmt.Errorf("%v: %w: it is not as it was taken over", t.Identity, ErrTransition)
+	}
+	if err != nil {
 		return nil, err
-	case c.to.Status != t.Status:
-		return nil, fmt.Errorf("%v: %w: as %v", t.Identity, ErrTransition, t.Status)
-	case from.Status != Absent && !from.TakenOver():
-		return nil, fmt.Errorf("%v: %w: it is not as it was taken over", t.Identity, ErrTransition)
 	}
 	at := t.micros()
-	c.to.Attempts, c.to.Owner, c.by, c.at = t.attempts(), markTaken+t.Origin, t.By, &at
+	c.to.Attempts = int(min(max(t.Attempts, 0), math.MaxInt32))
+	c.to.Owner, c.by, c.at = markTaken+t.Origin, t.By, &at
 	if t.Status == Dead {
 		c.entry, c.reason = &t.Entry, set(ReasonEffectUnknown)
 		c.say(t.Remark)
 		return c, nil
 	}
+	c.to.Attempts = max(c.to.Attempts, 1)
 	c.reason, c.remark, c.dropBody = set(Reason("")), set(""), true
 	if c.silent = from.Status == Absent; c.silent {
 		c.entry = &Entry{Identity: t.Identity, BodyHash: t.BodyHash, MessageID: t.MessageID}
@@ -238,14 +216,6 @@ func (l *Log) taking(t Taken) (*change, error) {
 		c.why = cutText(t.Remark, MaxRemark)
 	}
 	return c, nil
-}
-
-func (t Taken) attempts() int {
-	least := int64(0)
-	if t.Status == Success {
-		least = 1
-	}
-	return int(min(max(t.Attempts, least), math.MaxInt32))
 }
 
 // micros is At in microseconds since 1970; without one it is later than every clock.
