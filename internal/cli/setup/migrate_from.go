@@ -36,19 +36,7 @@ it has written before. Between pages it rests for as long as they take.`
 func takenOver(f *command.Flags, status *bool) *legacyimport.Options {
 	o := &legacyimport.Options{By: command.Person()}
 	f.StringVar(&o.From, "from", "", "take over this TABLE or DATABASE.TABLE of the classic algorithm, on the same server")
-	groups := f.StringArray("map-group", nil, "OLD=NEW: take over rows of this old group too, under the new name; may be "+
-		"given several times")
-	tags := f.StringArray("map-tag", nil, "OLD=NEW: the tag that these messages have in RabbitMQ; may be given several "+
-		"times")
-	zone := f.String("time-zone", "UTC", "the zone of times that stand in the old table without one (DATETIME): a name "+
-		"like Asia/Shanghai, or an offset like +08:00")
-	f.BoolVar(&o.NoBodyHash, "no-body-hash", false, "the bodies in the old table are not, byte for byte, what RabbitMQ "+
-		"delivers: take no hash, so that a delivery with any body is a duplicate")
-	f.BoolVar(&o.LastPass, "last-pass", false, "the old consumer is stopped: read from the first row to the last, and "+
-		"refuse if somebody writes all the same")
-	f.BoolVar(&o.DryRun, "dry-run", false, "change nothing, print the report")
-	f.BoolVar(&o.NoWait, "no-wait", false, "full speed: no rest between pages")
-	f.Check(func() (err error) {
+	f.Check(func() error {
 		alone := []string{"map-group", "map-tag", "time-zone", "no-body-hash", "last-pass", "dry-run", "no-wait"}
 		i := slices.IndexFunc(alone, f.Changed)
 		switch {
@@ -59,43 +47,52 @@ func takenOver(f *command.Flags, status *bool) *legacyimport.Options {
 		case *status:
 			return command.Usagef("--status and --from contradict each other; --dry-run shows what a pass would do")
 		}
-		if _, _, err := legacyimport.ParseTable(o.From); err != nil {
-			return command.Usagef("--from: %w", err)
-		}
-		if o.Groups, err = readNames("map-group", *groups, func(name string) dedup.Identity {
-			return dedup.Identity{Group: name, Tag: "t", Key: "k"}
-		}); err != nil {
-			return err
-		}
-		if o.Tags, err = readNames("map-tag", *tags, func(name string) dedup.Identity {
-			return dedup.Identity{Group: "g", Tag: name, Key: "k"}
-		}); err != nil {
-			return err
-		}
+		_, _, err := legacyimport.ParseTable(o.From)
+		return command.RefuseIf(err != nil, "--from: %w", err)
+	})
+	group, tag := dedup.Identity{Tag: "t", Key: "k"}, dedup.Identity{Group: "g", Key: "k"}
+	o.Groups = newNames(f, &group, &group.Group, "map-group", "OLD=NEW: take over rows of this old group too, under the "+
+		"new name; may be given several times")
+	o.Tags = newNames(f, &tag, &tag.Tag, "map-tag", "OLD=NEW: the tag that these messages have in RabbitMQ; may be given "+
+		"several times")
+	zone := f.String("time-zone", "UTC", "the zone of times that stand in the old table without one (DATETIME): a name "+
+		"like Asia/Shanghai, or an offset like +08:00")
+	f.Check(func() (err error) {
 		o.Zone, err = readZone(*zone)
 		return err
 	})
+	f.BoolVar(&o.NoBodyHash, "no-body-hash", false, "the bodies in the old table are not, byte for byte, what RabbitMQ "+
+		"delivers: take no hash, so that a delivery with any body is a duplicate")
+	f.BoolVar(&o.LastPass, "last-pass", false, "the old consumer is stopped: read from the first row to the last, and "+
+		"refuse if somebody writes all the same")
+	f.BoolVar(&o.DryRun, "dry-run", false, "change nothing, print the report")
+	f.BoolVar(&o.NoWait, "no-wait", false, "full speed: no rest between pages")
 	return o
 }
 
-// readNames reads OLD=NEW; the new name must be one that an identity can have.
-func readNames(flag string, pairs []string, identity func(string) dedup.Identity) (map[string]string, error) {
+// newNames declares a flag of OLD=NEW, and holds what was said once the flags are checked: each new name must be one
+// that this part of an identity can have.
+func newNames(f *command.Flags, id *dedup.Identity, part *string, flag, help string) map[string]string {
 	names := map[string]string{}
-	for _, pair := range pairs {
-		old, name, ok := strings.Cut(pair, "=")
-		if _, twice := names[old]; !ok || twice {
-			return nil, command.Usagef("--%s %q: want OLD=NEW, each OLD once", flag, pair)
+	pairs := f.StringArray(flag, nil, help)
+	f.Check(func() error {
+		for _, pair := range *pairs {
+			old, name, ok := strings.Cut(pair, "=")
+			if _, twice := names[old]; !ok || twice {
+				return command.Usagef("--%s %q: want OLD=NEW, each OLD once", flag, pair)
+			}
+			*part = name
+			if err := id.Validate(); err != nil {
+				return command.Usagef("--%s %q: %w", flag, pair, err)
+			}
+			if strings.HasPrefix(id.Tag, "rollbackd.") {
+				return command.Usagef("--%s %q: tags that begin with rollbackd. are its own", flag, pair)
+			}
+			names[old] = name
 		}
-		id := identity(name)
-		if err := id.Validate(); err != nil {
-			return nil, command.Usagef("--%s %q: %w", flag, pair, err)
-		}
-		if strings.HasPrefix(id.Tag, "rollbackd.") {
-			return nil, command.Usagef("--%s %q: tags that begin with rollbackd. are its own", flag, pair)
-		}
-		names[old] = name
-	}
-	return names, nil
+		return nil
+	})
+	return names
 }
 
 // readZone reads a name of the time zone database, which a small image may lack, or an offset.
@@ -121,19 +118,18 @@ func takeOver(ctx context.Context, c *command.Call, o legacyimport.Options) erro
 	o.Group, o.Retention, o.Records, o.DB = cfg.Group, cfg.Retention(), c.Records, c.Pool
 	sources, _ := wire.ParseKeySources(cfg.KeyFrom) // the settings were read
 	o.Remake = func(id dedup.Identity, body []byte, messageID string) []byte {
-		d, ok := wire.Remake(sources, cfg.Queue, id, body, messageID)
-		if !ok {
-			return nil
+		if d, ok := wire.Remake(sources, cfg.Queue, id, body, messageID); ok {
+			return wire.MarshalProperties(d)
 		}
-		return wire.MarshalProperties(d)
+		return nil
 	}
 	o.Progress = func(at legacyimport.Progress) {
-		text := fmt.Sprintf("%d rows read, %d written", at.Rows, at.Written)
-		if at.About > 0 {
-			text = fmt.Sprintf("%d of about %d rows read, %d written", at.Rows, at.About, at.Written)
-		}
-		if at.Looking {
+		text := fmt.Sprintf("%d of about %d rows read, %d written", at.Rows, at.About, at.Written)
+		switch {
+		case at.Looking:
 			text = fmt.Sprintf("does somebody still write? %d of about %d rows compared", at.Rows, at.About)
+		case at.About == 0:
+			text = fmt.Sprintf("%d rows read, %d written", at.Rows, at.Written)
 		}
 		c.Progress.Draw(text, at.Rows, int(at.About))
 	}
@@ -203,18 +199,12 @@ func writeTakeOver(c *command.Call, p *command.Page, r legacyimport.Report) {
 // writeNamed names the rows that a person may want to look at, some of each kind.
 func writeNamed(p *command.Page, r legacyimport.Report) {
 	for _, told := range legacyimport.Kinds {
-		kind, n := told.Kind, 0
-		for _, row := range r.Named {
-			if row.Kind != kind {
-				continue
-			}
-			if n++; n <= command.MaxShown {
-				p.Addf("%s: %s %s %s  %s\n", kind, screen.Printable(row.Group), screen.Printable(row.Tag),
-					screen.Printable(row.Key), screen.Printable(row.Why))
-			}
+		rows := slices.DeleteFunc(slices.Clone(r.Named), func(n legacyimport.Named) bool { return n.Kind != told.Kind })
+		for _, n := range rows[:min(len(rows), command.MaxShown)] {
+			p.Addf("%s: %s\n", n.Kind, screen.Printable(n.Group+" "+n.Tag+" "+n.Key+"  "+n.Why))
 		}
-		if n > command.MaxShown {
-			p.Addf("%s: and %d more; -o json lists all\n", kind, n-command.MaxShown)
+		if more := len(rows) - command.MaxShown; more > 0 {
+			p.Addf("%s: and %d more; -o json lists all\n", told.Kind, more)
 		}
 	}
 	if r.Unnamed > 0 {
