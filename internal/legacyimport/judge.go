@@ -33,7 +33,7 @@ type candidate struct {
 	taken dedup.Taken // but for From and Properties
 }
 
-// read is pure: it says what an old row means. Now is the database's time.
+// read is pure: it says what an old row means. Now is the database's time, and Zone is set.
 func (o *Options) read(s *shape, row [][]byte, now time.Time) candidate {
 	at, old := row[:len(s.primary)], row[len(s.primary):]
 	c := candidate{at: at, Named: Named{Group: string(old[atGroup]), Tag: string(old[atTag]), Key: string(old[atKey])}}
@@ -69,21 +69,20 @@ func (o *Options) readState(c *candidate, s *shape, old [][]byte, now time.Time)
 			c.odd = append(c.odd, k)
 		}
 	}
-	status := "status " + string(old[atStatus])
-	switch string(old[atStatus]) {
-	case "1":
+	is := string(old[atStatus])
+	status := "status " + is
+	switch {
+	case old[atStatus] == nil:
+		status = "no status"
+		note(StatusNull, colStatus)
+	case is == "1":
 		t.Status = dedup.Success
-	case "0":
+	case is == "0":
 		status += ", in progress"
-	case "2":
+	case is == "2":
 		status += ", failed"
 	default:
-		if old[atStatus] != nil {
-			note(StatusOther, colStatus)
-		} else {
-			status = "no status"
-			note(StatusNull, colStatus)
-		}
+		note(StatusOther, colStatus)
 	}
 
 	times, err := strconv.ParseInt(string(old[atTimes]), 10, 64)
@@ -93,7 +92,7 @@ func (o *Options) readState(c *candidate, s *shape, old [][]byte, now time.Time)
 		note(ManyTimes, colTimes)
 	}
 
-	at, err := parseTime(string(old[atTime]), o.zone())
+	at, err := parseTime(string(old[atTime]), o.Zone)
 	switch ahead := at.Sub(now); {
 	case err != nil:
 		note(NoTime, colTime)
@@ -171,29 +170,26 @@ func (s *shape) origin(at [][]byte) string {
 
 // decide is pure: it says what becomes of a row that may be taken, beside ours.
 func (c *candidate) decide(ours dedup.Row) Kind {
-	success := c.taken.Status == dedup.Success
+	success, moved := c.taken.Status == dedup.Success, !ours.TakenOver() // by somebody of ours
+	knowsHash := len(ours.BodyHash) > 0 || c.taken.BodyHash == [sha256.Size]byte{}
 	switch {
 	case ours.Status == dedup.Absent && success:
 		return Success
 	case ours.Status == dedup.Absent:
 		return Open
-	case ours.TakenOver(): // and nobody of ours has moved it
-	case !success, ours.Status == dedup.Discarded:
+	case moved && (!success || ours.Status == dedup.Discarded):
 		return Ours
-	case ours.Status == dedup.Success:
+	case moved && ours.Status == dedup.Success:
 		return BothApplied
-	default:
+	case moved:
 		return UnderWay
-	}
-	hashIsKnown := len(ours.BodyHash) > 0 || c.taken.BodyHash == [sha256.Size]byte{}
-	switch {
 	case ours.Status == dedup.Dead && success:
 		return Settled
 	case ours.Origin() != c.taken.Origin:
 		return Merged
 	case ours.Status == dedup.Success && !success:
 		return WentBack
-	case success, ours.Remark == c.taken.Remark && hashIsKnown:
+	case success, ours.Remark == c.taken.Remark && knowsHash:
 		return There
 	}
 	return Renewed

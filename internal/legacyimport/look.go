@@ -5,11 +5,14 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 const (
@@ -88,31 +91,112 @@ func (p *pass) compare(ctx context.Context, before []uint64) error {
 			return
 		}
 		if changed++; changed == 1 {
-			example = fmt.Sprintf("%s %q (status %s)", old[atTag], old[atKey], old[atStatus])
-			at = strings.Clone(string(old[atTime]))
+			example = fmt.Sprintf(", such as %s %q (status %s)", old[atTag], old[atKey], old[atStatus])
+			at = string(old[atTime])
 		}
 	})
 	if err != nil {
 		return err
 	}
 	p.state.Seen = &after
-	if newest, err := parseTime(after.Newest, p.zone()); err == nil {
-		p.shape.note("the newest time in it, read as %v, is %s", p.zone(), newest.UTC().Format(time.RFC3339))
+	if newest, err := parseTime(after.Newest, p.Zone); err == nil {
+		p.shape.note("the newest time in it, read as %v, is %s", p.Zone, newest.UTC().Format(time.RFC3339))
 	}
 	gone := len(before) - (after.Rows - changed)
 	if p.report.Late = max(changed, gone); p.report.Late == 0 {
 		return nil
 	}
 	why := fmt.Sprintf("somebody wrote to the old table: it had %d rows before the pass and has %d; %d are new or "+
-		"changed, and of those before %d are changed or gone", len(before), after.Rows, changed, gone)
-	if example != "" {
-		why += ", such as " + example
-	}
-	read, err := parseTime(at, p.zone())
-	if ago := p.now().Sub(read); err == nil && ago > leastZone {
+		"changed, and of those before %d are changed or gone%s", len(before), after.Rows, changed, gone, example)
+	read, err := parseTime(at, p.Zone)
+	if ago := p.shape.now().Sub(read); err == nil && ago > leastZone {
 		why += fmt.Sprintf(", whose time is %v ago: if that is when it was written, --time-zone is wrong too",
 			ago.Round(time.Second))
 	}
 	p.report.NotLast = why + ". End the old consumer, and make the last pass again"
 	return nil
+}
+
+// Doubt is an old table that was taken over, and of which something may not be known here.
+type Doubt struct {
+	Table string // DATABASE.TABLE
+	Why   string
+	Sure  bool // false: it could not be found out
+}
+
+func (d Doubt) String() string { return d.Table + " " + d.Why }
+
+// errLong ends a look that takes too long.
+var errLong = errors.New("the look takes too long")
+
+// Doubts looks at the old tables of which passes went into a group of this log, for a time at each: those of which no
+// last pass has come to its end, and those that were written to after it.
+func Doubts(ctx context.Context, records *dedup.Log, db *sql.DB, group string, most time.Duration) ([]Doubt, error) {
+	notes, err := records.Waypoints(ctx, waypoints)
+	if err != nil {
+		return nil, err
+	}
+	var doubts []Doubt
+	for _, note := range notes {
+		var s state
+		if err := json.Unmarshal(note, &s); err != nil || s.Into != records.Options().Table || s.Group != group {
+			continue // another version's, or another log's
+		}
+		d, err := s.doubt(ctx, db, most)
+		if err != nil {
+			return nil, fmt.Errorf("look at %s: %w", s.From, err)
+		}
+		if d.Why != "" {
+			doubts = append(doubts, d)
+		}
+	}
+	return doubts, nil
+}
+
+// doubt has no Why when there is none. Rows that were deleted since are none: a table is cleaned for many reasons.
+func (s *state) doubt(ctx context.Context, db *sql.DB, most time.Duration) (Doubt, error) {
+	d := Doubt{Table: s.From, Sure: true}
+	shape, err := inspect(ctx, db, s.From)
+	switch gone := errors.Is(err, ErrTable); {
+	case err != nil && !gone:
+		return d, err
+	case !s.Last || !s.Done:
+		d.Why, d.Sure = "was taken over, and no last pass has come to its end since", !gone
+		return d, nil
+	case gone:
+		d.Why, d.Sure = "was taken over, and now it is gone, or this account may not read it", false
+		return d, nil
+	case s.Seen == nil:
+		return d, nil // the last pass was an older version's
+	}
+	until, read := time.Now().Add(most), 0
+	visit := func(uint64, []sql.RawBytes) {}
+	next := func(rows int, _ time.Time) error {
+		if read = rows; time.Now().After(until) {
+			return errLong
+		}
+		return nil
+	}
+	if len(s.At) != len(shape.primary) { // the table was empty, or has another key by now
+		s.At = nil
+	}
+	behind, err := shape.looking(ctx, s.Asked, s.At, lookRows, visit, next) // where new rows often are
+	var all look
+	if err == nil || errors.Is(err, errLong) {
+		all, err = shape.looking(ctx, s.Asked, nil, lookRows, visit, next)
+	}
+	switch long := errors.Is(err, errLong); {
+	case err != nil && !long:
+		return d, err
+	case behind.Rows > 0, later(all.Newest, s.Seen.Newest):
+		d.Why = fmt.Sprintf("has rows that are newer than its last pass: the newest time is %s, it was %s; %d rows are "+
+			"behind the last one of then", all.Newest, s.Seen.Newest, behind.Rows)
+	case long:
+		d.Why, d.Sure = fmt.Sprintf("is too large to look through in %v: nothing is newer than its last pass among %d rows",
+			most, read), false
+	case all.Rows > s.Seen.Rows || all.Rows == s.Seen.Rows && all.Sum != s.Seen.Sum:
+		d.Why = fmt.Sprintf("was written to after its last pass: it had %d rows and has %d, or one was changed",
+			s.Seen.Rows, all.Rows)
+	}
+	return d, nil
 }

@@ -98,9 +98,6 @@ type pass struct {
 	waypoint dedup.Waypoint
 	state    state
 	report   Report
-
-	began   time.Time // by the database's clock
-	started time.Time // at that moment, by the clock of this process
 }
 
 // Run makes one pass, or goes on with one that was cut off: of the same options, and no last one, which begins anew. It
@@ -110,12 +107,11 @@ type pass struct {
 // The report is good beside an error: what it counts as written is. An error that is none of ErrTable, ErrNotLast or
 // dedup.ErrOvertaken is that of a server.
 func Run(ctx context.Context, o Options) (Report, error) {
-	o.quiet = cmp.Or(o.quiet, quiet)
+	o.quiet, o.Zone = cmp.Or(o.quiet, quiet), cmp.Or(o.Zone, time.UTC)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
 	p := &pass{Options: o, report: Report{LastPass: o.LastPass, DryRun: o.DryRun, Named: []Named{}}}
-	p.state.Sums = Sums{Counts: map[Kind]int{}, Names: []Name{}}
 	err := p.run(ctx)
 	p.report.Sums = p.state.Sums
 	if p.shape != nil {
@@ -155,9 +151,6 @@ func (p *pass) run(ctx context.Context) (err error) {
 	return p.end(ctx)
 }
 
-// now is the database's time.
-func (p *pass) now() time.Time { return p.began.Add(time.Since(p.started)) }
-
 // through takes over what is behind the place where the pass stands.
 func (p *pass) through(ctx context.Context) error {
 	var page []candidate
@@ -166,7 +159,7 @@ func (p *pass) through(ctx context.Context) error {
 		for _, column := range row {
 			kept = append(kept, bytes.Clone(column))
 		}
-		page = append(page, p.read(p.shape, kept, p.now()))
+		page = append(page, p.read(p.shape, kept, p.shape.now()))
 	}, func(began time.Time, last bool) error {
 		for len(page) > 0 {
 			n := unlike(page)
@@ -190,32 +183,24 @@ func (p *pass) rest(ctx context.Context, began time.Time, last bool) error {
 
 // begin finds out where the pass begins.
 func (p *pass) begin(ctx context.Context) error {
-	var now int64
-	if err := p.DB.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").
-		Scan(&now); err != nil {
-		return fmt.Errorf("ask for the time: %w", err)
-	}
-	p.began, p.started = time.UnixMicro(now), time.Now()
-	log := p.Records.Options().Table
-	p.state.From, p.state.Into, p.state.Group, p.state.Last = p.shape.name(), log, p.Group, p.LastPass
-	p.state.Options = digest(fmt.Sprintf("%v %v %v %q %q %v", p.zone(), p.NoBodyHash, p.LastPass, p.Groups, p.Tags,
-		p.shape.primary))
-	p.state.Asked = append(slices.Sorted(maps.Keys(p.Groups)), p.Group)
-	if p.shape.columns[colTime].kind == "timestamp" && p.zone() != time.UTC {
-		p.shape.note("%s is a TIMESTAMP, which the server tells in UTC: --time-zone shifts it", colTime)
+	s, log := p.shape, p.Records.Options().Table
+	p.state = state{From: s.name(), Into: log, Group: p.Group, Last: p.LastPass,
+		Options: digest(fmt.Sprintf("%v %v %q %q %v", p.Zone, p.NoBodyHash, p.Groups, p.Tags, s.primary)),
+		Asked:   append(slices.Sorted(maps.Keys(p.Groups)), p.Group),
+		Sums:    Sums{Counts: map[Kind]int{}, Names: []Name{}}}
+	if s.columns[colTime].kind == "timestamp" && p.Zone != time.UTC {
+		s.note("%s is a TIMESTAMP, which the server tells in UTC: --time-zone shifts it", colTime)
 	}
 	if p.DryRun {
 		return nil
 	}
-	var note []byte
-	var err error
-	p.waypoint, note, err = p.Records.Waypoint(ctx, waypoints+digest(p.shape.database, p.shape.table, log, p.Group),
-		uuid.NewString())
+	at, note, err := p.Records.Waypoint(ctx, waypoints+digest(s.database, s.table, log, p.Group), uuid.NewString())
 	if err != nil {
 		return err
 	}
+	p.waypoint = at
 	var was state
-	if err := json.Unmarshal(note, &was); err == nil && !p.LastPass && !was.Done && was.Options == p.state.Options {
+	if json.Unmarshal(note, &was) == nil && !p.LastPass && !was.Last && !was.Done && was.Options == p.state.Options {
 		p.state, p.report.Resumed = was, true
 	} // else there is none, or it is of an older form or of another pass: from the first row
 	return nil
@@ -224,8 +209,6 @@ func (p *pass) begin(ctx context.Context) error {
 // waypoints begins the names of all waypoints of passes. What follows tells those over one table into one group of one
 // log from all others.
 const waypoints = "taken:"
-
-func (o *Options) zone() *time.Location { return cmp.Or(o.Zone, time.UTC) }
 
 func digest(parts ...string) string {
 	h := sha256.New()

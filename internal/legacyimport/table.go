@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -70,7 +71,13 @@ type shape struct {
 	primary         []column // of the primary key, in its order
 	rows            int64    // about
 	notes           []string
+
+	told time.Time // by the database's clock
+	at   time.Time // of that, by the clock of this process
 }
+
+// now is the database's time.
+func (s *shape) now() time.Time { return s.told.Add(time.Since(s.at)) }
 
 func (s *shape) has(name string) bool { _, ok := s.columns[name]; return ok }
 
@@ -89,9 +96,12 @@ func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
 		return nil, fmt.Errorf("%w: %w", ErrTable, err)
 	}
 	var kind, engine string
-	err = db.QueryRowContext(ctx, "SELECT table_schema, table_name, table_type, engine, table_rows FROM "+
-		"information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
-		database, table).Scan(&s.database, &s.table, mysqldb.OrZero(&kind), mysqldb.OrZero(&engine), mysqldb.OrZero(&s.rows))
+	var micros int64
+	err = db.QueryRowContext(ctx, "SELECT table_schema, table_name, table_type, engine, table_rows, "+
+		"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM information_schema.tables "+
+		"WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", database, table).Scan(&s.database,
+		&s.table, mysqldb.OrZero(&kind), mysqldb.OrZero(&engine), mysqldb.OrZero(&s.rows), &micros)
+	s.told, s.at = time.UnixMicro(micros), time.Now()
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("%w: there is no %s on this server, or this account may not read it "+
