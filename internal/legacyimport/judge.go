@@ -30,7 +30,7 @@ type candidate struct {
 	Named             // the row, and as its kind why it is not taken; "" when it may be
 	at    [][]byte    // its primary key
 	odd   []Kind      // what is odd about it
-	taken dedup.Taken // but for From and Properties
+	taken dedup.Taken // but for From
 }
 
 // read is pure: it says what an old row means. Now is the database's time, and Zone is set.
@@ -115,11 +115,14 @@ func (o *Options) readState(c *candidate, s *shape, old [][]byte, now time.Time)
 	default:
 		t.BodyHash = [sha256.Size]byte(hash)
 	}
-	if t.Status == dedup.Dead {
-		if t.Body = old[atBody]; len(t.Body) > dedup.MaxBody {
-			note(CutBody, colBody)
-		}
-		t.Remark = remark(s.name(), status, *t, old[atRemark])
+	if t.Status != dedup.Dead {
+		return
+	}
+	t.Body, t.Remark = old[atBody], remark(s.name(), status, *t, old[atRemark])
+	if len(t.Body) > dedup.MaxBody {
+		note(CutBody, colBody)
+	} else if t.Body != nil && o.Remake != nil {
+		t.Properties = o.Remake(t.Identity, t.Body, t.MessageID)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -35,11 +36,10 @@ type look struct {
 // is another one when anything of it is. After each page but the last it calls next, whose error ends it.
 func (s *shape) looking(ctx context.Context, asked []string, after [][]byte, size int,
 	visit func(mark uint64, old []sql.RawBytes), next func(rows int, began time.Time) error) (l look, err error) {
-	total, one, read := fnv.New64a(), fnv.New64a(), 0
+	total, one := fnv.New64a(), fnv.New64a()
 	var head []byte
 	columns := append(s.common(), "CRC32("+s.text(colRemark)+")", "CRC32("+s.text(colBody)+")")
 	err = s.pages(ctx, columns, after, size, func(row []sql.RawBytes) {
-		read++
 		old := row[len(s.primary):]
 		if old[atGroup] == nil || !slices.Contains(asked, string(old[atGroup])) {
 			return
@@ -59,12 +59,7 @@ func (s *shape) looking(ctx context.Context, asked []string, after [][]byte, siz
 			l.Newest = at
 		}
 		visit(one.Sum64(), old)
-	}, func(began time.Time, last bool) error {
-		if last {
-			return nil
-		}
-		return next(read, began)
-	})
+	}, func() error { return nil }, next)
 	l.Sum = total.Sum64()
 	return l, err
 }
@@ -72,22 +67,37 @@ func (s *shape) looking(ctx context.Context, asked []string, after [][]byte, siz
 // later compares two times of one column as they stand there: a text of one length, or a number.
 func later(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
 
-// look looks at the whole table, before or after a last pass.
+// look looks at the whole table, before or behind a last pass.
 func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (look, error) {
 	size := cmp.Or(p.page, lookRows)
 	return p.shape.looking(ctx, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
 		p.Progress(Progress{Looking: true, Rows: rows, About: p.shape.rows})
-		return p.rest(ctx, began, false)
+		return p.rest(ctx, began)
 	})
 }
 
-// compare looks at the table again and finds out whether it is as it was before the pass, which has read it in between:
-// then the pass has taken over what is there now, and nobody wrote for as long.
-func (p *pass) compare(ctx context.Context, before []uint64) error {
-	slices.Sort(before)
+// lookBefore notes what the table holds before a last pass.
+func (p *pass) lookBefore(ctx context.Context) (err error) {
+	if p.LastPass {
+		_, err = p.look(ctx, func(mark uint64, _ []sql.RawBytes) { p.marks = append(p.marks, mark) })
+	}
+	p.looked = time.Now()
+	return err
+}
+
+// lookBehind looks at the table again and finds out whether it is as it was before a last pass, which has read it in
+// between: then the pass has taken over what is there now, and nobody wrote for as long.
+func (p *pass) lookBehind(ctx context.Context) error {
+	if !p.LastPass {
+		return nil
+	}
+	if err := wait.For(ctx, p.quiet-time.Since(p.looked)); err != nil {
+		return err
+	}
+	slices.Sort(p.marks)
 	changed, example, at := 0, "", ""
 	after, err := p.look(ctx, func(mark uint64, old []sql.RawBytes) {
-		if _, same := slices.BinarySearch(before, mark); same {
+		if _, same := slices.BinarySearch(p.marks, mark); same {
 			return
 		}
 		if changed++; changed == 1 {
@@ -102,14 +112,18 @@ func (p *pass) compare(ctx context.Context, before []uint64) error {
 	if newest, err := parseTime(after.Newest, p.Zone); err == nil {
 		p.shape.note("the newest time in it, read as %v, is %s", p.Zone, newest.UTC().Format(time.RFC3339))
 	}
-	gone := len(before) - (after.Rows - changed)
+	gone := len(p.marks) - (after.Rows - changed)
 	if p.report.Late = max(changed, gone); p.report.Late == 0 {
+		if n := p.state.Counts[OtherZone]; n > 0 {
+			p.report.NotLast = fmt.Sprintf("%d rows have a time that is up to 26 hours in the future, so the zone of %s is "+
+				"another one. Make the last pass again with the right --time-zone", n, colTime)
+		}
 		return nil
 	}
 	why := fmt.Sprintf("somebody wrote to the old table: it had %d rows before the pass and has %d; %d are new or "+
-		"changed, and of those before %d are changed or gone%s", len(before), after.Rows, changed, gone, example)
-	read, err := parseTime(at, p.Zone)
-	if ago := p.shape.now().Sub(read); err == nil && ago > leastZone {
+		"changed, and of those before %d are changed or gone%s", len(p.marks), after.Rows, changed, gone, example)
+	written, err := parseTime(at, p.Zone)
+	if ago := p.shape.now().Sub(written); err == nil && ago > leastZone {
 		why += fmt.Sprintf(", whose time is %v ago: if that is when it was written, --time-zone is wrong too",
 			ago.Round(time.Second))
 	}

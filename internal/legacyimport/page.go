@@ -128,17 +128,18 @@ func (c column) argument(value []byte) any {
 }
 
 // pages reads the table behind a row, in pages of so many rows at most. Each row is visited, the columns of the primary
-// key first, and behind each page done is called, whose error ends it. It locks nothing.
+// key first; done is called behind each page, and next before another one follows, with how many rows were read and
+// when the page began. An error of theirs ends it. It locks nothing.
 func (s *shape) pages(
-	ctx context.Context, columns []string, after [][]byte, most int, visit func(row []sql.RawBytes),
-	done func(began time.Time, last bool) error,
+	ctx context.Context, columns []string, after [][]byte, most int, visit func(row []sql.RawBytes), done func() error,
+	next func(rows int, began time.Time) error,
 ) error {
 	row := make([]sql.RawBytes, len(s.primary)+len(columns)) // scanned where the driver has them: they may be millions
 	var into []any
 	for i := range row {
 		into = append(into, &row[i])
 	}
-	for limit := most; ; {
+	for read, limit := 0, most; ; {
 		began, n, size := time.Now(), 0, 0
 		text, args := s.pageText(columns, after, limit)
 		after = make([][]byte, len(s.primary))
@@ -163,8 +164,11 @@ func (s *shape) pages(
 		if err != nil && !full {
 			return err
 		}
-		last := n < limit && !full
-		if err := done(began, last); err != nil || last {
+		if err := done(); err != nil || n < limit && !full {
+			return err
+		}
+		read += n
+		if err := next(read, began); err != nil {
 			return err
 		}
 		if limit = min(2*limit, most); full { // what is behind it was sent in vain

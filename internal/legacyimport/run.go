@@ -98,6 +98,8 @@ type pass struct {
 	waypoint dedup.Waypoint
 	state    state
 	report   Report
+	marks    []uint64  // of a last pass: what the table held before it
+	looked   time.Time // then
 }
 
 // Run makes one pass, or goes on with one that was cut off: of the same options, and no last one, which begins anew. It
@@ -112,43 +114,18 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		o.Progress = func(Progress) {}
 	}
 	p := &pass{Options: o, report: Report{LastPass: o.LastPass, DryRun: o.DryRun, Named: []Named{}}}
-	err := p.run(ctx)
+	var err error
+	for _, step := range []func(context.Context) error{p.begin, p.lookBefore, p.through, p.lookBehind, p.end} {
+		if err = step(ctx); err != nil {
+			err = fmt.Errorf("take over %s: %w", o.From, err)
+			break
+		}
+	}
 	p.report.Sums = p.state.Sums
 	if p.shape != nil {
 		p.report.From, p.report.Notes = p.shape.name(), append([]string{}, p.shape.notes...)
 	}
-	if err != nil {
-		err = fmt.Errorf("take over %s: %w", o.From, err)
-	}
 	return p.report, err
-}
-
-func (p *pass) run(ctx context.Context) (err error) {
-	if p.shape, err = inspect(ctx, p.DB, p.From); err != nil {
-		return err
-	}
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
-	var before []uint64
-	if p.LastPass {
-		if _, err := p.look(ctx, func(mark uint64, _ []sql.RawBytes) { before = append(before, mark) }); err != nil {
-			return err
-		}
-	}
-	looked := time.Now()
-	if err := p.through(ctx); err != nil {
-		return err
-	}
-	if p.LastPass {
-		if err := wait.For(ctx, p.quiet-time.Since(looked)); err != nil {
-			return err
-		}
-		if err := p.compare(ctx, before); err != nil {
-			return err
-		}
-	}
-	return p.end(ctx)
 }
 
 // through takes over what is behind the place where the pass stands.
@@ -160,7 +137,7 @@ func (p *pass) through(ctx context.Context) error {
 			kept = append(kept, bytes.Clone(column))
 		}
 		page = append(page, p.read(p.shape, kept, p.shape.now()))
-	}, func(began time.Time, last bool) error {
+	}, func() error {
 		for len(page) > 0 {
 			n := unlike(page)
 			if err := p.take(ctx, page[:n]); err != nil {
@@ -169,20 +146,23 @@ func (p *pass) through(ctx context.Context) error {
 			page = page[n:]
 		}
 		p.Progress(Progress{Rows: p.state.Rows, Written: p.state.sum(written), About: p.shape.rows})
-		return p.rest(ctx, began, last)
-	})
+		return nil
+	}, func(_ int, began time.Time) error { return p.rest(ctx, began) })
 }
 
-// rest waits for as long as a page took, if another follows.
-func (p *pass) rest(ctx context.Context, began time.Time, last bool) error {
-	if p.NoWait || last {
+// rest waits behind a page for as long as it took.
+func (p *pass) rest(ctx context.Context, began time.Time) error {
+	if p.NoWait {
 		return nil
 	}
 	return wait.For(ctx, min(time.Since(began), longestRest))
 }
 
-// begin finds out where the pass begins.
-func (p *pass) begin(ctx context.Context) error {
+// begin finds out what the table is, and where the pass begins.
+func (p *pass) begin(ctx context.Context) (err error) {
+	if p.shape, err = inspect(ctx, p.DB, p.From); err != nil {
+		return err
+	}
 	s, log := p.shape, p.Records.Options().Table
 	p.state = state{From: s.name(), Into: log, Group: p.Group, Last: p.LastPass,
 		Options: digest(fmt.Sprintf("%v %v %q %q %v", p.Zone, p.NoBodyHash, p.Groups, p.Tags, s.primary)),
@@ -272,8 +252,10 @@ func (p *pass) write(ctx context.Context, some []candidate) error {
 		}
 		if c.Kind.is(written) {
 			c.taken.From = row
-			p.remake(&c)
 			all = append(all, c.taken)
+			if c.taken.Status == dedup.Dead && c.taken.Properties == nil {
+				c.odd = append(slices.Clip(c.odd), NoMessage)
+			}
 		}
 		if c.Kind.named() {
 			named = append(named, c.Named)
@@ -288,20 +270,6 @@ func (p *pass) write(ctx context.Context, some []candidate) error {
 	p.report.Named = append(p.report.Named, named[:room]...)
 	p.report.Unnamed += len(named) - room
 	return nil
-}
-
-// remake makes the properties with which what was left open can be sent again.
-func (p *pass) remake(c *candidate) {
-	t := &c.taken
-	switch {
-	case t.Status != dedup.Dead:
-		return
-	case p.Remake != nil && t.Body != nil && len(t.Body) <= dedup.MaxBody:
-		t.Properties = p.Remake(t.Identity, t.Body, t.MessageID)
-	}
-	if t.Properties == nil {
-		c.odd = append(slices.Clip(c.odd), NoMessage)
-	}
 }
 
 // save writes rows of ours together with how far the pass has come.
@@ -323,10 +291,6 @@ func (p *pass) save(ctx context.Context, next state, rows []dedup.Taken) error {
 
 // end notes that the last row was seen, and of a last pass says whether it was one.
 func (p *pass) end(ctx context.Context) error {
-	if n := p.state.Counts[OtherZone]; n > 0 && p.LastPass && p.report.NotLast == "" {
-		p.report.NotLast = fmt.Sprintf("%d rows have a time that is up to 26 hours in the future, so the zone of %s is "+
-			"another one. Make the last pass again with the right --time-zone", n, colTime)
-	}
 	p.state.Done, p.state.Last = true, p.LastPass && p.report.NotLast == ""
 	if err := p.save(ctx, p.state, nil); err != nil {
 		return err

@@ -302,6 +302,18 @@ func TestALostAnswerIsLookedUp(t *testing.T) {
 	}
 }
 
+// Given more bodies than a page may hold, when their rows are taken over, then pages end early, and none is left out.
+func TestLargeBodiesTakeMorePages(t *testing.T) {
+	w := newWorld(t, strings.Replace(classicTable, "msg_body VARCHAR(500)", "msg_body LONGTEXT", 1))
+	w.fill(100)
+	w.exec("UPDATE trade_mq_consumer_log SET consumer_status = 2, msg_body = REPEAT('x', 300000)")
+	var read []int
+	w.o.Progress = func(p Progress) { read = append(read, p.Rows) }
+	w.want("the pass", w.run(), map[Kind]int{Open: 100, CutBody: 100, NoMessage: 100})
+	assert.Is(t, fmt.Sprint(read), "[64 100]", "rows of pages")
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE LENGTH(msg_body) = ?", dedup.MaxBody), 100, "rows")
+}
+
 // Given rows in success that are older than the log keeps them, a report counts them.
 func TestWhatTheDaemonWillDeleteIsCounted(t *testing.T) {
 	w := newWorld(t, classicTable)
