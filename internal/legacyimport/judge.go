@@ -244,8 +244,8 @@ var (
 	Success = kind("success", written, "success there, success here: a later delivery is a duplicate")
 	Open    = kind("open", written, "left open there (status 0 or 2): filed as dead, effect_unknown")
 	Settled = kind("settled", written, "filed as dead by an earlier pass, success there by now: success")
-	Renewed = kind("renewed", written, "filed as dead by an earlier pass, moved there since, still open: remark and times "+
-		"renewed")
+	Renewed = kind("renewed", written, "filed as dead by an earlier pass, moved there since, still open: remark and "+
+		"times renewed")
 	There       = kind("there", fate, "as an earlier pass took it over")
 	Merged      = kind("merged", fate, "has the identity of another old row, by the names that were given: success wins")
 	Ours        = kind("ours", fate, "rollbackd, or a person, has moved its row: that decides")
