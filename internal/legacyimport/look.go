@@ -169,19 +169,19 @@ func Doubts(ctx context.Context, records *dedup.Log, db *sql.DB, group string, m
 
 // doubt has no Why when there is none. Rows that were deleted since are none: a table is cleaned for many reasons.
 func (s *state) doubt(ctx context.Context, db *sql.DB, most time.Duration) (Doubt, error) {
-	d := Doubt{Table: s.From, Sure: true}
+	doubt := func(sure bool, format string, args ...any) (Doubt, error) {
+		return Doubt{s.From, fmt.Sprintf(format, args...), sure}, nil
+	}
 	shape, err := inspect(ctx, db, s.From)
 	switch gone := errors.Is(err, ErrTable); {
 	case err != nil && !gone:
-		return d, err
+		return Doubt{}, err
 	case !s.Last || !s.Done:
-		d.Why, d.Sure = "was taken over, and no last pass has come to its end since", !gone
-		return d, nil
+		return doubt(!gone, "was taken over, and no last pass has come to its end since")
 	case gone:
-		d.Why, d.Sure = "was taken over, and now it is gone, or this account may not read it", false
-		return d, nil
-	case s.Seen == nil:
-		return d, nil // the last pass was an older version's
+		return doubt(false, "was taken over, and now it is gone, or this account may not read it")
+	case s.Seen == nil: // the last pass was an older version's
+		return Doubt{}, nil
 	}
 	until, read := time.Now().Add(most), 0
 	visit := func(uint64, []sql.RawBytes) {}
@@ -201,16 +201,16 @@ func (s *state) doubt(ctx context.Context, db *sql.DB, most time.Duration) (Doub
 	}
 	switch long := errors.Is(err, errLong); {
 	case err != nil && !long:
-		return d, err
+		return Doubt{}, err
 	case behind.Rows > 0, later(all.Newest, s.Seen.Newest):
-		d.Why = fmt.Sprintf("has rows that are newer than its last pass: the newest time is %s, it was %s; %d rows are "+
+		return doubt(true, "has rows that are newer than its last pass: the newest time is %s, it was %s; %d rows are "+
 			"behind the last one of then", all.Newest, s.Seen.Newest, behind.Rows)
 	case long:
-		d.Why, d.Sure = fmt.Sprintf("is too large to look through in %v: nothing is newer than its last pass among %d rows",
-			most, read), false
+		return doubt(false, "is too large to look through in %v: nothing is newer than its last pass among %d rows", most,
+			read)
 	case all.Rows > s.Seen.Rows || all.Rows == s.Seen.Rows && all.Sum != s.Seen.Sum:
-		d.Why = fmt.Sprintf("was written to after its last pass: it had %d rows and has %d, or one was changed",
-			s.Seen.Rows, all.Rows)
+		return doubt(true, "was written to after its last pass: it had %d rows and has %d, or one was changed", s.Seen.Rows,
+			all.Rows)
 	}
-	return d, nil
+	return Doubt{}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -98,33 +97,26 @@ func (s *shape) pageText(columns []string, after [][]byte, limit int) (text stri
 	var values []any
 	where, same := "", ""
 	for i, c := range s.primary {
-		names, texts = append(names, quoted(c.name)), append(texts, s.text(c.name))
-		if after != nil {
-			behind = append(behind, same+quoted(c.name)+" > ?")
-			same += quoted(c.name) + " = ? AND "
-			values = append(values, c.argument(after[i]))
-			args = append(args, values...)
-			where = " WHERE (" + strings.Join(behind, ") OR (") + ")"
+		name := quoted(c.name)
+		names, texts = append(names, name), append(texts, s.text(c.name))
+		if after == nil {
+			continue
 		}
+		mark, value := "?", any(string(after[i])) // text is compared by the column's collation, all else exactly
+		switch {
+		case c.isBinary():
+			value = after[i]
+		case c.isInteger():
+			mark = "CAST(? AS DECIMAL(20))"
+		}
+		behind, values = append(behind, same+name+" > "+mark), append(values, value)
+		same += name + " = " + mark + " AND "
+		args = append(args, values...)
+		where = " WHERE (" + strings.Join(behind, ") OR (") + ")"
 	}
 	return fmt.Sprintf("SELECT %s FROM %s.%s FORCE INDEX (PRIMARY)%s ORDER BY %s LIMIT %d",
 		strings.Join(append(texts, columns...), ", "), quoted(s.database), quoted(s.table), where,
 		strings.Join(names, ", "), limit), args
-}
-
-// argument is a value of the column as it is compared with it: text by the column's collation, else exactly.
-func (c column) argument(value []byte) any {
-	switch {
-	case c.isText():
-		return string(value)
-	case c.isBinary():
-		return value
-	}
-	if n, err := strconv.ParseInt(string(value), 10, 64); err == nil {
-		return n
-	}
-	n, _ := strconv.ParseUint(string(value), 10, 64) // as the server has told it
-	return n
 }
 
 // pages reads the table behind a row, in pages of so many rows at most. Each row is visited, the columns of the primary

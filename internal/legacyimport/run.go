@@ -139,8 +139,8 @@ func (p *pass) through(ctx context.Context) error {
 		page = append(page, p.read(p.shape, kept, p.shape.now()))
 	}, func() error {
 		for len(page) > 0 {
-			n := unlike(page)
-			if err := p.take(ctx, page[:n]); err != nil {
+			n, ids := unlike(page)
+			if err := p.take(ctx, page[:n], ids); err != nil {
 				return err
 			}
 			page = page[n:]
@@ -198,23 +198,28 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// unlike is how many rows, from the first on, are of different messages of ours, so that one transaction may have them.
-func unlike(rows []candidate) int {
+// unlike is how many rows, from the first on, are of different messages of ours, so that one transaction may have them;
+// and which messages these are.
+func unlike(rows []candidate) (n int, ids []dedup.Identity) {
 	seen := map[dedup.Identity]bool{}
-	for i, c := range rows {
-		if c.Kind == "" && seen[c.taken.Identity] {
-			return i
+	for _, c := range rows {
+		if c.Kind == "" {
+			if seen[c.taken.Identity] {
+				break
+			}
+			seen[c.taken.Identity] = true
+			ids = append(ids, c.taken.Identity)
 		}
-		seen[c.taken.Identity] = true
+		n++
 	}
-	return len(rows)
+	return n, ids
 }
 
 // take takes some rows over, or tries to anew while somebody else's are met, or answers are lost.
-func (p *pass) take(ctx context.Context, some []candidate) error {
+func (p *pass) take(ctx context.Context, some []candidate, ids []dedup.Identity) error {
 	pause := 50 * time.Millisecond
 	for try := 1; ; try++ {
-		err := p.write(ctx, some)
+		err := p.write(ctx, some, ids)
 		again := errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrUnknown) ||
 			mysqldb.Classify(err) == mysqldb.FaultContention
 		if !again || try == tries {
@@ -228,13 +233,7 @@ func (p *pass) take(ctx context.Context, some []candidate) error {
 }
 
 // write looks our rows up, decides, and writes what changes together with how far the pass has come.
-func (p *pass) write(ctx context.Context, some []candidate) error {
-	var ids []dedup.Identity
-	for _, c := range some {
-		if c.Kind == "" {
-			ids = append(ids, c.taken.Identity)
-		}
-	}
+func (p *pass) write(ctx context.Context, some []candidate, ids []dedup.Identity) error {
 	ours, err := p.Records.LookUp(ctx, ids)
 	if err != nil {
 		return err
