@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,9 +52,6 @@ func (r *reconciling) chosen(kinds ...FindingKind) map[dedup.Identity]*Finding {
 	return chosen
 }
 
-// errFound ends a survey that has found what it was for.
-var errFound = errors.New("found")
-
 // adoptLetters looks through the letters until it has filed those that were found.
 func (r *reconciling) adoptLetters(ctx context.Context) error {
 	chosen := r.chosen(LetterWithoutRow)
@@ -74,20 +73,18 @@ func (r *reconciling) adoptLetters(ctx context.Context) error {
 				f.Failure = s.Err.Error()
 			}
 			if delete(chosen, s.Row.Identity); len(chosen) == 0 {
-				return errFound
+				return errEnough
 			}
 			return nil
 		},
 	})
-	if errors.Is(err, errFound) {
-		return nil
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
 	}
-	if err == nil {
-		for _, f := range chosen {
-			f.Failure = letterGone
-		}
+	for _, f := range chosen {
+		f.Failure = letterGone
 	}
-	return err
+	return nil
 }
 
 // adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is
@@ -110,13 +107,10 @@ func (r *reconciling) adoptReleases(ctx context.Context) error {
 			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, key, r.By, fmt.Sprintf("adopted: order %q is %s by it",
 				f.Order, f.Was))
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		switch {
-		case err == nil, errors.Is(err, dedup.ErrExists):
-			f.Mended = err == nil
+		switch f.Mended = err == nil; {
 		case mysqldb.Classify(err) == mysqldb.FaultUnavailable:
 			return err
-		}
-		if err != nil {
+		case err != nil:
 			f.Failure = err.Error()
 		}
 	}
@@ -143,13 +137,13 @@ func (r *reconciling) republish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	failures := map[dedup.Identity]string{}
-	for _, left := range res.Left {
-		failures[dedup.Identity{Group: r.Group, Tag: left.Tag, Key: left.Key}] = left.Error
+	for _, f := range chosen {
+		f.Mended = true
 	}
-	for key, f := range chosen {
-		failure, failed := failures[key]
-		f.Mended, f.Failure = !failed, failure
+	for _, left := range res.Left {
+		if f := chosen[dedup.Identity{Group: r.Group, Tag: left.Tag, Key: left.Key}]; f != nil {
+			f.Mended, f.Failure = false, left.Error
+		}
 	}
 	return nil
 }
@@ -168,16 +162,8 @@ const (
 // Repair is what [Reconciliation.Mend] would do. A risk is why a person must be sure of something first, "" when
 // nothing is to be feared: such a finding is mended with Force only.
 func (f *Finding) Repair() (by Repair, risk string) {
-	by = known[f.Kind].repair
-	switch {
-	case f.Kind == LetterWithoutRow && deadletter.Why(f.Hindrance) == deadletter.WhyKeyTaken:
-		return by, "Another body had this key, and that row is gone: this one may take effect too."
-	case f.Kind == LetterWithoutRow && f.Hindrance != "":
-		return by, "The message may have had its effect, and its row be deleted since."
-	case f.Hindrance != "", f.Kind == ReleasedWithoutSuccess && f.Status != dedup.Absent.String():
-		return NoRepair, ""
-	}
-	return by, ""
+	a := f.advice()
+	return a.Repair, a.Risk
 }
 
 // MendOrder asks for the mending of one finding of a comparison. The names of its JSON form are stable.
@@ -271,15 +257,13 @@ func (r *reconciling) again(ctx context.Context, by Repair) error {
 	if err != nil {
 		return err
 	}
-	ours := len(events) - 1
-	for ours >= 0 && events[ours].By != r.By {
-		ours--
+	ours := -1 // the last one
+	for i, event := range events {
+		if event.By == r.By {
+			ours, f.Mended, f.Failure = i, true, ""
+		}
 	}
-	if ours < 0 {
-		return nil
-	}
-	f.Mended, f.Failure = true, ""
-	if by != RepairRepublish || ours < len(events)-1 {
+	if by != RepairRepublish || ours < 0 || ours < len(events)-1 {
 		return nil
 	}
 	row, err := r.Records.Read(ctx, f.row().Identity)
@@ -322,35 +306,7 @@ type Bounds struct {
 }
 
 // Means says in a sentence or two what a disagreement of this kind is; "" of a kind that this version does not know.
-func (k FindingKind) Means() string { return known[k].means }
-
-// known says of a kind what it is, and what a machine may do about it if nothing hinders that; a person must mend the
-// others.
-var known = map[FindingKind]struct {
-	means  string
-	repair Repair
-	does   string
-}{
-	LetterWithoutRow: {"A letter is in the dead-letter queue, and the log does not know its message.", RepairAdopt,
-		"Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."},
-	StaleLetter: {"A letter's message has ended already. It does no harm; the next replay drops it.", RepairReplay,
-		"The letter is dropped from the dead-letter queue."},
-	DeadWithoutLetter: {"The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
-		RepairRepublish, "The message is sent again, from its row. It has no second effect."},
-	EffectUnknown: {means: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
-		"had its effect is not known; a person must find out."},
-	Overdue: {"An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
-		"whose remark says \"put off\" is what the handler's service does not take.", RepairRepublish,
-		"The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
-			"is only waiting. It has no second effect."},
-	InterruptedReplay: {"A replay reopened the row and was cut off before it sent the message; its letter is still " +
-		"there.", RepairReplay, "The replay that was cut off is ended: the message is sent again and its letter dropped."},
-	ReleasedWithoutSuccess: {"A message gave the stock back, and the log does not show it as success.", RepairAdopt,
-		"The success row is written again, which the reservation proves."},
-	SuccessNotReleased: {means: "The message of this order is success, and the order still has something reserved."},
-	NamedNotReleased:   {means: "A reservation names the message that released it, and is not released."},
-	NegativeStock:      {means: "Less than nothing is on stock."},
-}
+func (k FindingKind) Means() string { return usual[k].Means }
 
 // Advice is what is said of a finding, on a page and to a program. The names of its JSON form are stable.
 type Advice struct {
@@ -361,103 +317,123 @@ type Advice struct {
 	Cure   string `json:"cure,omitempty"` // what to do, as commands
 }
 
-// Advice says of the finding what it is and what mends it, for a program that is called name.
-func (f *Finding) Advice(name string, now time.Time) Advice {
-	by, risk := f.Repair()
-	a := Advice{Means: f.Kind.Means(), Repair: by, Risk: risk, Cure: f.Cure(name, now)}
-	if by != NoRepair {
-		a.Does = known[f.Kind].does
-	}
-	return a
+// usual is what is said of each kind while nothing stands in the way. In a cure stands {program} for the name of the
+// program, {message} for the message as flags, {asked} for the same as log explain is asked for it, {why} for what is
+// in the way, {order} and {sku} for what the reservation is of, and {body} for what gives back what is still reserved.
+var usual = map[FindingKind]Advice{
+	LetterWithoutRow: {"A letter is in the dead-letter queue, and the log does not know its message.", RepairAdopt,
+		"Its letter is filed as dead in the log, so that it can be replayed or discarded like any other.", "",
+		"{program} reconcile --adopt"},
+	StaleLetter: {"A letter's message has ended already. It does no harm; the next replay drops it.", RepairReplay,
+		"The letter is dropped from the dead-letter queue.", "", "{program} dlq replay {message}"},
+	DeadWithoutLetter: {"The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+		RepairRepublish, "The message is sent again, from its row. It has no second effect.", "",
+		"{program} reconcile --republish"},
+	EffectUnknown: {Means: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
+		"had its effect is not known; a person must find out.",
+		Cure: "{program} dlq export --reason " + string(dedup.ReasonEffectUnknown) + " -o open.ndjson    # then, of each " +
+			"line: did it have its effect? dlq discard --from, or dlq replay --from"},
+	Overdue: {"An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
+		"whose remark says \"put off\" is what the handler's service does not take.", RepairRepublish,
+		"The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
+			"is only waiting. It has no second effect.", "",
+		"{program} reconcile --republish    # when a daemon runs and the main queue is empty: else it is only waiting"},
+	InterruptedReplay: {"A replay reopened the row and was cut off before it sent the message; its letter is still " +
+		"there.", RepairReplay, "The replay that was cut off is ended: the message is sent again and its letter dropped.",
+		"", "{program} dlq replay {message}"},
+	ReleasedWithoutSuccess: {"A message gave the stock back, and the log does not show it as success.", RepairAdopt,
+		"The success row is written again, which the reservation proves.", "", "{program} reconcile --adopt"},
+	SuccessNotReleased: {Means: "The message of this order is success, and the order still has something reserved.",
+		Cure: giveBack},
+	NamedNotReleased: {Means: "A reservation names the message that released it, and is not released.",
+		Cure: "UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'{order}' AND " +
+			"sku_id = {sku}    -- in MySQL; and take the goods off the stock again if they have left"},
+	NegativeStock: {Means: "Less than nothing is on stock.",
+		Cure: "UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = {sku}    -- in MySQL, after counting the " +
+			"goods"},
 }
 
-// Cure is the command that mends the finding, for a program that is called name. It is pure.
-func (f *Finding) Cure(name string, now time.Time) string {
-	key := dedup.Identity{Tag: f.Tag, Key: f.Key}
-	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
-	replay := name + " dlq replay " + ChosenBy(key)
-	look := fmt.Sprintf("%s log explain %s --tag %s", name, ShellWord(f.Key), ShellWord(f.Tag))
-	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
-		look = fmt.Sprintf("%s log explain --tag %s -- %s", name, ShellWord(f.Tag), ShellWord(f.Key))
-	}
+// giveBack sends a message of its own that gives back what is still reserved, under an identity that nobody has had:
+// with the tag of the message that is success, and a key that ROLLBACKD_KEY_FROM takes from the order's number, it would
+// have the identity of that one and end as conflict. It is printf, because echo turns \b and \n into other characters in
+// some shells.
+const giveBack = `printf '%s\n' '{body}' | {program} publish --key-field repair --tag repair`
+
+// look is the cure where there is no other.
+const look = "{program} log explain {asked}"
+
+// advice is what is said of the finding, with a cure whose words in brackets are yet to be filled in.
+func (f *Finding) advice() Advice {
+	a := usual[f.Kind]
+	a.Cure = cmp.Or(a.Cure, look)
+	byPerson := func(cure string) { a.Repair, a.Does, a.Cure = NoRepair, "", cure }
 	switch f.Kind {
 	case LetterWithoutRow:
 		switch deadletter.Why(f.Hindrance) {
 		case "":
-			return adopt
 		case deadletter.WhyKeyTaken:
-			return adopt + " --force    # another body had its key and that row is gone: make sure first that this one may " +
-				"take effect too"
+			a.Risk = "Another body had this key, and that row is gone: this one may take effect too."
+			a.Cure += " --force    # another body had its key and that row is gone: make sure first that this one may take " +
+				"effect too"
+		default:
+			a.Risk = "The message may have had its effect, and its row be deleted since."
+			a.Cure += " --force    # it may have had its effect, and its row be deleted since: make sure first that it had not"
 		}
-		return adopt + " --force    # it may have had its effect, and its row be deleted since: make sure first that it " +
-			"had not"
-	case StaleLetter, InterruptedReplay:
-		return replay
 	case DeadWithoutLetter, Overdue:
-		switch {
-		case f.Hindrance == LetterRefused:
-			return look + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there"
-		case f.Hindrance != "":
-			return fmt.Sprintf("%s dlq replay --from FILE    # with the whole message from its producer, because %s", name,
-				f.Hindrance)
-		case f.Kind == Overdue:
-			return republish + "    # when a daemon runs and the main queue is empty: else it is only waiting"
+		switch f.Hindrance {
+		case "":
+		case LetterRefused:
+			byPerson(look + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there")
+		default:
+			byPerson("{program} dlq replay --from FILE    # with the whole message from its producer, because {why}")
 		}
-		return republish
-	case EffectUnknown:
-		return fmt.Sprintf("%s dlq export --reason %s -o open.ndjson    # then, of each line: did it have its effect? "+
-			"dlq discard --from, or dlq replay --from", name, dedup.ReasonEffectUnknown)
 	case ReleasedWithoutSuccess:
 		switch f.Status {
 		case dedup.Absent.String():
-			return adopt
 		case dedup.Dead.String():
-			return replay + "    # it finds the stock given back, and ends without a second effect"
+			byPerson("{program} dlq replay {message}    # it finds the stock given back, and ends without a second effect")
 		case dedup.Discarded.String():
-			return look + "    # a person ended it although it had its effect: nothing needs to be done but to know it"
+			byPerson(look + "    # a person ended it although it had its effect: nothing needs to be done but to know it")
+		default:
+			byPerson("{program} run    # its next attempt finds the stock given back, and ends without a second effect")
 		}
-		return name + " run    # its next attempt finds the stock given back, and ends without a second effect"
-	case SuccessNotReleased:
-		return f.publishCure(name, now)
 	case NamedNotReleased:
 		if f.Was == stock.Reserved {
-			return f.publishCure(name, now)
+			a.Cure = giveBack
 		}
-		return fmt.Sprintf("UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'%x' "+
-			"AND sku_id = %d    -- in MySQL; and take the goods off the stock again if they have left", f.Order, f.SKU)
-	case NegativeStock:
-		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after "+
-			"counting the goods", f.SKU)
 	}
-	return look
+	return a
 }
 
-// repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key
-// that ROLLBACKD_KEY_FROM takes from the order's number, they would have its identity and end as conflict.
-const repairTag = "repair"
-
-// publishCure sends a message of its own that gives back what is still reserved, under an identity that nobody has had.
-// It is printf, because echo turns \b and \n into other characters in some shells.
-func (f *Finding) publishCure(name string, now time.Time) string {
+// Advice says of the finding what it is and what mends it, for a program that is called name. It is pure.
+func (f *Finding) Advice(name string, now time.Time) Advice {
+	tag, key := ShellWord(f.Tag), ShellWord(f.Key)
+	asked := key + " --tag " + tag
+	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
+		asked = "--tag " + tag + " -- " + key
+	}
 	body, _ := json.Marshal(struct { // which has a JSON form
 		Order  string `json:"order_sn"`
 		Reason string `json:"reason"`
 		Items  []Item `json:"items"`
 		Repair string `json:"repair"`
-	}{f.Order, "reconcile", f.Items, fmt.Sprintf("repair/%s/%s", f.Order, now.UTC().Format("20060102T150405Z"))})
-	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(
-		string(screen.JSON(body)), "'", `'\''`), name, repairTag)
+	}{f.Order, because, f.Items, fmt.Sprintf("repair/%s/%s", f.Order, now.UTC().Format("20060102T150405Z"))})
+	a := f.advice()
+	a.Cure = strings.NewReplacer("{program}", name, "{message}", "--tag "+tag+" --key "+key, "{asked}", asked,
+		"{why}", f.Hindrance, "{order}", hex.EncodeToString([]byte(f.Order)), "{sku}", strconv.FormatInt(f.SKU, 10),
+		"{body}", strings.ReplaceAll(string(screen.JSON(body)), "'", `'\''`)).Replace(a.Cure)
+	return a
 }
+
+// Cure is the command that mends the finding, for a program that is called name.
+func (f *Finding) Cure(name string, now time.Time) string { return f.Advice(name, now).Cure }
 
 // Reservation is the status of its reservation, and its sku, in words.
 func (f *Finding) Reservation() string {
-	switch {
-	case f.SKU != 0 && f.Was != "":
-		return fmt.Sprintf("%s, sku %d", f.Was, f.SKU)
-	case f.SKU != 0:
-		return fmt.Sprintf("sku %d", f.SKU)
+	if f.SKU == 0 {
+		return f.Was
 	}
-	return f.Was
+	return strings.TrimPrefix(fmt.Sprintf("%s, sku %d", f.Was, f.SKU), ", ")
 }
 
 // Outcome says whether it was mended, or why not; "" when nothing stands in the way and nothing was tried.

@@ -168,11 +168,9 @@ type Reconciliation struct {
 type reconciling struct {
 	Reconciliation
 	report Report
-	groups []string
+	groups []string // ours is the first
 	tags   []string
-
-	suspects []string // orders with which something was wrong at the first look
-	began    time.Time
+	began  time.Time
 }
 
 // Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is
@@ -192,7 +190,9 @@ func (o Reconciliation) Run(ctx context.Context) (Report, error) {
 	if remembers > 0 && (o.Retention == 0 || remembers < o.Retention) {
 		o.Retention = remembers
 	}
-	r := &reconciling{Reconciliation: o, began: time.Now(), report: Report{Findings: []Finding{}, Unclear: []string{}}}
+	r := &reconciling{Reconciliation: o, began: time.Now(), report: Report{
+		Findings: []Finding{}, Unclear: []string{}, More: map[FindingKind]int{},
+	}}
 	err = r.all(ctx)
 	if err != nil {
 		err = fmt.Errorf("reconcile: %w", err)
@@ -206,70 +206,54 @@ func (o Reconciliation) Run(ctx context.Context) (Report, error) {
 
 // all looks at everything, a moment later again at what disagreed, and mends what stood.
 func (r *reconciling) all(ctx context.Context) error {
-	letters, orders := firstLook(), firstLook()
-	if err := r.lookAtLetters(ctx, letters); err != nil {
+	looks := []func(context.Context, *sieve) error{r.lookAtLetters}
+	if r.OrderOf != nil {
+		looks = append(looks, r.lookAtStock)
+	}
+	first, pause := make([]*sieve, len(looks)), time.Duration(0)
+	for i, look := range looks {
+		first[i] = &sieve{seen: map[digest]bool{}}
+		if err := look(ctx, first[i]); err != nil {
+			return err
+		}
+		if len(first[i].seen) > 0 {
+			pause = r.Settle // what is in motion comes to rest
+		}
+	}
+	if err := wait.For(ctx, pause); err != nil {
 		return err
 	}
-	if r.OrderOf != nil {
-		if err := r.lookAtStock(ctx, orders); err != nil {
+	for i, look := range looks {
+		second := &sieve{before: first[i], seen: map[digest]bool{}}
+		if len(first[i].seen) == 0 {
+			continue
+		}
+		if err := look(ctx, second); err != nil {
 			return err
 		}
-	}
-	if len(letters.seen)+len(orders.seen) > 0 {
-		if err := wait.For(ctx, r.Settle); err != nil { // what is in motion comes to rest
-			return err
-		}
-	}
-	if len(letters.seen) > 0 {
-		if err := r.confirmLetters(ctx, letters.secondLook(r.Bounds.Findings)); err != nil {
-			return err
-		}
-	}
-	if len(orders.seen) > 0 {
-		if err := r.confirmStock(ctx, orders.secondLook(r.Bounds.Findings)); err != nil {
-			return err
-		}
+		r.report.Findings = append(r.report.Findings, second.found...)
 	}
 	return r.mend(ctx)
 }
 
-// keep takes the findings of a sieve into the report.
-func (r *reconciling) keep(s *sieve) {
-	r.report.Findings = append(r.report.Findings, s.found...)
-	for kind, n := range s.more {
-		if r.report.More == nil {
-			r.report.More = map[FindingKind]int{}
-		}
-		r.report.More[kind] += n
-	}
-}
-
-// sieve keeps what is found at both looks. Of the first it holds 16 bytes per finding: a purged queue may give 200,000.
+// sieve keeps what one look finds, at the second one what the first has found too. Of the first it holds 16 bytes per
+// finding: a purged queue may give 200,000.
 type sieve struct {
-	first map[digest]bool // nil at the first look itself
-	seen  map[digest]bool
-	found []Finding // at the second look, most of them at most
-	most  int       // 0: all
-	more  map[FindingKind]int
-}
-
-func firstLook() *sieve { return &sieve{seen: map[digest]bool{}} }
-
-func (s *sieve) secondLook(most int) *sieve {
-	return &sieve{first: s.seen, seen: map[digest]bool{}, most: most, more: map[FindingKind]int{}}
+	before *sieve // of the first look; nil at that itself
+	seen   map[digest]bool
+	orders []string  // with which something is wrong
+	found  []Finding // at both looks, Bounds.Findings at most
 }
 
 // add takes a finding; the same one twice at one look counts once.
-func (s *sieve) add(f Finding) {
+func (r *reconciling) add(s *sieve, f Finding) {
 	id := digestOf(string(f.Kind), f.Tag, f.Key, f.Order, fmt.Sprint(f.SKU, f.row().Version))
-	if s.seen[id] {
-		return
-	}
+	known := s.seen[id]
 	s.seen[id] = true
 	switch {
-	case !s.first[id]:
-	case s.most > 0 && len(s.found) >= s.most:
-		s.more[f.Kind]++
+	case known, s.before == nil, !s.before.seen[id]:
+	case r.Bounds.Findings > 0 && len(s.found) >= r.Bounds.Findings:
+		r.report.More[f.Kind]++
 	default:
 		s.found = append(s.found, f)
 	}
@@ -297,41 +281,6 @@ func digestOf(parts ...string) digest {
 
 func digestOfKey(k dedup.Identity) digest { return digestOf(k.Group, k.Tag, k.Key) }
 
-// maxKept bounds how many rows are read whole to see whether their message is kept; of the others the repair says so.
-const maxKept = 1000
-
-// confirmLetters looks again and keeps what is found twice.
-func (r *reconciling) confirmLetters(ctx context.Context, s *sieve) error {
-	if err := r.lookAtLetters(ctx, s); err != nil {
-		return err
-	}
-	var left []Finding
-	kept := 0
-	for _, f := range s.found {
-		whole := kept < maxKept && (f.Kind == DeadWithoutLetter || f.Kind == Overdue) && f.Hindrance == ""
-		if whole || f.Kind == DeadWithoutLetter && f.Reason == dedup.ReasonConflict {
-			kept++
-			row, err := r.Records.Read(ctx, f.row().Identity)
-			if err != nil {
-				return err
-			}
-			superseded, hindrance, err := r.Letters.Missing(ctx, row)
-			switch {
-			case err != nil:
-				return err
-			case superseded && f.Kind == DeadWithoutLetter:
-				continue // nothing is missing
-			case hindrance != nil && whole:
-				f.Hindrance = hindrance.Error()
-			}
-		}
-		left = append(left, f)
-	}
-	s.found = left
-	r.keep(s)
-	return nil
-}
-
 // lookAtLetters reads the queue first and the rows after it: a daemon confirms a letter before it writes the row, and a
 // replay moves the row before it takes the letter away. So a row that was dead before the first letter was read, and is
 // dead still, must have been among them.
@@ -344,7 +293,7 @@ func (r *reconciling) lookAtLetters(ctx context.Context, s *sieve) error {
 		Each: func(letter deadletter.Surveyed) error {
 			letters[digestOfKey(letter.Row.Identity)] = struct{}{}
 			if r.Bounds.Letters > 0 && len(letters) > r.Bounds.Letters {
-				return errTooMany
+				return errEnough
 			}
 			switch letter.Row.Status {
 			case dedup.Absent:
@@ -353,14 +302,14 @@ func (r *reconciling) lookAtLetters(ctx context.Context, s *sieve) error {
 				if letter.Why != "" && !r.Force {
 					f.Hindrance = string(letter.Why)
 				}
-				s.add(f)
+				r.add(s, f)
 			case dedup.Success, dedup.Discarded:
-				s.add(aboutRow(StaleLetter, letter.Row))
+				r.add(s, aboutRow(StaleLetter, letter.Row))
 			}
 			return nil
 		},
 	})
-	if errors.Is(err, errTooMany) {
+	if errors.Is(err, errEnough) {
 		r.unclear(fmt.Sprintf("%s holds over %d letters, so rows were not compared with letters here: the command compares "+
 			"all", r.Letters.Queue(), r.Bounds.Letters))
 		s.found, s.seen = nil, map[digest]bool{}
@@ -373,29 +322,65 @@ func (r *reconciling) lookAtLetters(ctx context.Context, s *sieve) error {
 	if res.Others > 0 {
 		r.unclear("somebody else was reading " + r.Letters.Queue() + ", so rows were not compared with letters: run it again")
 	}
-	return r.lookAtRows(ctx, func(row dedup.Row) {
+	err = r.lookAtRows(ctx, func(row dedup.Row) {
 		_, hasLetter := letters[digestOfKey(row.Identity)]
 		late := r.Records.Overdue(row) >= r.Overdue
 		switch {
 		case res.Others > 0: // it may hold the letter
 		case row.Status == dedup.Dead && row.Reason == dedup.ReasonEffectUnknown:
-			s.add(aboutRow(EffectUnknown, row))
+			r.add(s, aboutRow(EffectUnknown, row))
 		case row.Status == dedup.Dead && !hasLetter && row.Age > time.Since(began):
-			s.add(aboutRow(DeadWithoutLetter, row))
+			r.add(s, aboutRow(DeadWithoutLetter, row))
 		case row.Condemned() && late && !hasLetter:
 			f := aboutRow(Overdue, row)
 			f.Hindrance = LetterRefused
-			s.add(f)
+			r.add(s, f)
 		case row.Status != dedup.Dead && late && hasLetter:
-			s.add(aboutRow(InterruptedReplay, row))
+			r.add(s, aboutRow(InterruptedReplay, row))
 		case row.Status != dedup.Dead && late:
-			s.add(aboutRow(Overdue, row))
+			r.add(s, aboutRow(Overdue, row))
 		}
 	})
+	if err != nil {
+		return err
+	}
+	return r.lookAtKept(ctx, s)
 }
 
-// errTooMany ends a survey of more letters than may be looked at.
-var errTooMany = errors.New("too many letters")
+// maxKept bounds how many rows are read whole to see whether their message is kept; of the others the repair says so.
+const maxKept = 1000
+
+// lookAtKept says what hinders the sending of messages from their rows, and leaves out what nobody misses.
+func (r *reconciling) lookAtKept(ctx context.Context, s *sieve) error {
+	all, kept := s.found, 0
+	s.found = nil
+	for _, f := range all {
+		dead := f.Kind == DeadWithoutLetter
+		whole := kept < maxKept && (dead || f.Kind == Overdue) && f.Hindrance == ""
+		if whole || dead && f.Reason == dedup.ReasonConflict {
+			kept++
+			row, err := r.Records.Read(ctx, f.row().Identity)
+			if err != nil {
+				return err
+			}
+			superseded, hindrance, err := r.Letters.Missing(ctx, row)
+			if err != nil {
+				return err
+			}
+			if superseded && dead {
+				continue
+			}
+			if hindrance != nil && whole {
+				f.Hindrance = hindrance.Error()
+			}
+		}
+		s.found = append(s.found, f)
+	}
+	return nil
+}
+
+// errEnough ends a survey: what it was for is found, or more letters than may be looked at.
+var errEnough = errors.New("enough letters were looked at")
 
 // unclear says once what could not be compared.
 func (r *reconciling) unclear(why string) {

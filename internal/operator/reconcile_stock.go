@@ -25,76 +25,64 @@ const (
 	slack = time.Hour
 )
 
-// lookAtStock goes through all reservations.
+// lookAtStock goes through all reservations, and at the second look through those of the orders with which something was
+// wrong.
 //
 // It begins with the reservations because they say which message released them, while a success row does not say which
 // order it was about: its body is gone. So of those rows only the ones are checked whose key is the order's number.
-func (r *reconciling) lookAtStock(ctx context.Context, s *sieve) (err error) {
-	if r.groups, err = r.Records.Groups(ctx, maxGroups); err != nil {
+func (r *reconciling) lookAtStock(ctx context.Context, s *sieve) error {
+	if s.before != nil {
+		for _, order := range slices.Compact(s.before.orders) { // they come in order
+			rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), order)
+			if err == nil {
+				err = r.judge(ctx, rows, s)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	groups, err := r.Records.Groups(ctx, maxGroups)
+	if err != nil {
 		return err
 	}
+	r.groups = append([]string{r.Group}, groups...)
 	if r.tags, err = r.Records.Tags(ctx, r.Group); err != nil {
 		return err
 	}
-	err = r.orders(ctx, func(orders [][]stock.Reservation) error { return r.judge(ctx, orders, s, &r.report.TooOld) })
-	if err != nil {
+	if err := r.lookAtReservations(ctx, s); err != nil {
 		return err
 	}
 	negative, err := stock.Negative(ctx, r.DB.WithContext(ctx), maxNegative)
-	if err != nil {
-		return err
-	}
 	for _, sku := range negative { // it is committed, whatever moves
 		r.report.Findings = append(r.report.Findings, Finding{Kind: NegativeStock, SKU: sku})
 	}
-	return nil
+	return err
 }
 
-// confirmStock looks again at the orders with which something was wrong, and keeps what is found twice.
-func (r *reconciling) confirmStock(ctx context.Context, s *sieve) error {
-	for _, order := range slices.Compact(r.suspects) { // they come in order
-		rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), order)
-		if err != nil {
-			return err
-		}
-		if err := r.judge(ctx, [][]stock.Reservation{rows}, s, new(int)); err != nil {
-			return err
-		}
-	}
-	r.keep(s)
-	return nil
-}
-
-// orders calls each with the reservations of some orders at a time, every order whole.
-func (r *reconciling) orders(ctx context.Context, each func([][]stock.Reservation) error) error {
+// lookAtReservations judges them page by page, every order whole.
+func (r *reconciling) lookAtReservations(ctx context.Context, s *sieve) error {
 	var last stock.Reservation
-	var begun []stock.Reservation // the order that the last page may have cut
+	var rows []stock.Reservation // that are not judged yet
 	for {
 		began := time.Now()
-		rows, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, stockPage)
+		page, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, stockPage)
 		if err != nil {
 			return err
 		}
-		r.report.Reservations += len(rows)
+		r.report.Reservations += len(page)
 		r.Progress("reservations", r.report.Reservations)
-		end := len(rows) < stockPage
-		var orders [][]stock.Reservation
-		for _, row := range rows {
-			if len(begun) > 0 && begun[0].OrderSN != row.OrderSN {
-				orders, begun = append(orders, begun), nil
-			}
-			begun = append(begun, row)
+		rows = append(rows, page...)
+		if len(page) < stockPage {
+			return r.judge(ctx, rows, s)
 		}
-		if end && len(begun) > 0 {
-			orders = append(orders, begun)
-		}
-		if err := each(orders); err != nil {
+		last = page[len(page)-1]
+		whole := slices.IndexFunc(rows, func(row stock.Reservation) bool { return row.OrderSN == last.OrderSN })
+		if err := r.judge(ctx, rows[:whole], s); err != nil {
 			return err
 		}
-		if end {
-			return nil
-		}
-		last = rows[len(rows)-1]
+		rows = rows[whole:]
 		if r.Bounds.Time > 0 && time.Since(r.began) > r.Bounds.Time {
 			r.unclear(fmt.Sprintf("%d reservations were compared in %v, and there are more: the command compares all",
 				r.report.Reservations, r.Bounds.Time))
@@ -108,115 +96,92 @@ func (r *reconciling) orders(ctx context.Context, each func([][]stock.Reservatio
 	}
 }
 
-// judge finds what is wrong with some orders. Reservations were read before the log is: a message's release and its
-// success row become visible together.
-func (r *reconciling) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve, tooOld *int) error {
+// judge finds what is wrong with some orders, whose rows are all there. They were read before the log is: a message's
+// release and its success row become visible together.
+func (r *reconciling) judge(ctx context.Context, rows []stock.Reservation, s *sieve) error {
+	orders := map[string][]stock.Reservation{}
 	var keys []dedup.Identity
-	for _, order := range orders {
-		keys = append(keys, r.keysOf(order)...)
+	for _, row := range rows {
+		orders[row.OrderSN] = append(orders[row.OrderSN], row)
+		keys = append(keys, r.about(row)...)
 	}
 	slices.SortFunc(keys, dedup.Identity.Compare)
-	rows, err := r.Records.LookUp(ctx, slices.Compact(keys))
+	known, err := r.Records.LookUp(ctx, slices.Compact(keys))
 	if err != nil {
 		return err
 	}
-	for _, order := range orders {
-		for _, reservation := range order {
-			if f, ok := r.judgeOne(reservation, order, rows, tooOld); ok {
-				if most := r.Bounds.Findings; most > 0 && s.first == nil && len(r.suspects) >= most {
-					r.unclear(fmt.Sprintf("over %d reservations disagree; the others were not looked at a second time: the "+
-						"command compares all", most))
-					continue
-				}
-				s.add(f)
-				if s.first == nil {
-					r.suspects = append(r.suspects, f.Order)
-				}
-			}
+	for _, row := range rows {
+		f := r.judgeOne(row, orders[row.OrderSN], known, s)
+		switch most := r.Bounds.Findings; {
+		case f.Kind == "":
+		case most > 0 && s.before == nil && len(s.orders) >= most:
+			r.unclear(fmt.Sprintf("over %d reservations disagree; the others were not looked at a second time: the "+
+				"command compares all", most))
+		default:
+			r.add(s, f)
+			s.orders = append(s.orders, f.Order)
 		}
 	}
 	return nil
 }
 
-// keysOf are the identities that an order's rows are about.
-func (r *reconciling) keysOf(order []stock.Reservation) (keys []dedup.Identity) {
-	for _, row := range order {
-		switch {
-		case r.isForeign(row):
-		case row.Named:
-			for _, group := range r.groups {
-				keys = append(keys, dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key})
-			}
-		case row.Status == stock.Reserved:
-			for _, tag := range r.tags {
-				keys = append(keys, dedup.Identity{Group: r.Group, Tag: tag, Key: row.OrderSN})
-			}
-		}
-	}
-	return keys
-}
-
-// isForeign: no message of ours can have this name.
-func (r *reconciling) isForeign(row stock.Reservation) bool {
-	return row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag))
-}
-
-func (r *reconciling) judgeOne(
-	row stock.Reservation, order []stock.Reservation, rows map[dedup.Identity]dedup.Row, tooOld *int,
-) (f Finding, wrong bool) {
+// about are the messages of which a row speaks: the one that it names, in whatever group, ours first; and, while it is
+// reserved, those whose key is the order's number.
+func (r *reconciling) about(row stock.Reservation) (all []dedup.Identity) {
 	switch {
-	case r.isForeign(row), coveredByReleases(row, order):
-	case row.Named && (row.Status == stock.Released || row.Status == stock.Refused):
-		by := r.applied(row, rows)
-		switch {
-		case by.Status == dedup.Success:
-		case r.Retention > 0 && row.Age > r.Retention-slack:
-			*tooOld++
-		default:
-			f = aboutRow(ReleasedWithoutSuccess, by)
-			f.Order, f.Was = row.OrderSN, row.Status
-			return f, true
-		}
+	case row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag)): // none of ours has such a name
 	case row.Named:
-		f = aboutRow(NamedNotReleased, r.applied(row, rows))
-		f.Order, f.SKU, f.Was = row.OrderSN, row.SKU, row.Status
-		f.Items = []Item{{row.SKU, row.Quantity}}
-		return f, true
+		for _, group := range r.groups {
+			all = append(all, dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key})
+		}
 	case row.Status == stock.Reserved:
 		for _, tag := range r.tags {
-			by := rows[dedup.Identity{Group: r.Group, Tag: tag, Key: row.OrderSN}]
-			// What was reserved after the success is another matter, and so is what a message with items left alone: also one
-			// whose items another message had released before it.
-			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !r.partly(order) {
-				f = aboutRow(SuccessNotReleased, by)
-				f.Order, f.Was, f.Items = row.OrderSN, row.Status, reservedOf(order)
-				return f, true
-			}
+			all = append(all, dedup.Identity{Group: r.Group, Tag: tag, Key: row.OrderSN})
 		}
 	}
-	return f, false
+	return all
 }
 
-// applied is the row of the message that a reservation names: the one in success, in whatever group, else that of ours.
-func (r *reconciling) applied(row stock.Reservation, rows map[dedup.Identity]dedup.Row) dedup.Row {
-	key := dedup.Identity{Group: r.Group, Tag: row.Tag, Key: row.Key}
-	own, ok := rows[key]
-	if !ok {
-		own = dedup.Row{Identity: key, Version: dedup.Version{Status: dedup.Absent}}
+// judgeOne is what is wrong with a row, of no kind when nothing is.
+func (r *reconciling) judgeOne(
+	row stock.Reservation, order []stock.Reservation, known map[dedup.Identity]dedup.Row, s *sieve,
+) (f Finding) {
+	about := r.about(row)
+	if len(about) == 0 || coveredByReleases(row, order) {
+		return f
 	}
-	for _, group := range r.groups {
-		if other := rows[dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key}]; other.Status == dedup.Success {
-			return other
+	// What was reserved after a success is another matter.
+	by := slices.IndexFunc(about, func(id dedup.Identity) bool {
+		return known[id].Status == dedup.Success && (row.Named || row.UpdatedAt.Before(known[id].At.Add(time.Minute)))
+	})
+	applied, message := by >= 0, known[about[max(0, by)]]
+	switch {
+	case row.Named && row.Status != stock.Released && row.Status != stock.Refused:
+		f = aboutRow(NamedNotReleased, message)
+		f.SKU, f.Items = row.SKU, []Item{{row.SKU, row.Quantity}}
+	case row.Named && !applied && r.Retention > 0 && row.Age > r.Retention-slack:
+		if s.before == nil {
+			r.report.TooOld++
 		}
+		return f
+	case row.Named && !applied:
+		f = aboutRow(ReleasedWithoutSuccess, message)
+	case !row.Named && applied && !r.partly(order):
+		f = aboutRow(SuccessNotReleased, message)
+		f.Items = reservedOf(order)
+	default:
+		return f
 	}
-	return own
+	f.Order, f.Was = row.OrderSN, row.Status
+	return f
 }
 
-// partly reports whether some message released or refused a part of the order. One that refused the order as a whole
-// left nothing alone.
+// partly reports whether some message released or refused a part of the order: what is reserved beside that was left
+// alone by a message with items, also by one whose items another message had released before it. One that refused the
+// order as a whole left nothing alone.
 func (r *reconciling) partly(order []stock.Reservation) bool {
 	return slices.ContainsFunc(order, func(row stock.Reservation) bool {
-		return row.Named && !r.isForeign(row) && row.Status != stock.Reserved && row.SKU != wholeOrder
+		return row.Named && len(r.about(row)) > 0 && row.Status != stock.Reserved && row.SKU != wholeOrder
 	})
 }
 
