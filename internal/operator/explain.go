@@ -69,20 +69,14 @@ type Explanation struct {
 	Body      string `json:"body,omitempty"`       // as it was, when it is UTF-8
 	Raw       string `json:"body_hex,omitempty"`   // when it is not
 	Props     string `json:"properties,omitempty"` // AMQP properties and headers, as JSON
-	// the original key of a conflict or of what could not be identified
-	FiledFor string `json:"filed_for,omitempty"`
-	// SentAs is the message in whose place this one was ended by whoever edited it, EditedFrom the one in whose place this
-	// one was sent.
-	SentAs     *MessageName `json:"sent_as,omitempty"`
-	EditedFrom *MessageName `json:"edited_from,omitempty"`
+
+	Message // what was found, of which Row is the row as the log has it
 
 	Lock   string `json:"lock"`             // in words
 	Copies string `json:"copies,omitempty"` // in the dead-letter queue, in words
 	Story  []Step `json:"story"`            // oldest first
 	Means  string `json:"means"`            // in words
 	Next   string `json:"next"`             // what to do
-
-	Reservations []stock.Reservation `json:"reservations"` // of its order
 }
 
 // Step is one step of the story.
@@ -102,18 +96,16 @@ type Step struct {
 func Explain(m Message, names Names) Explanation {
 	row := m.Row
 	e := Explanation{
-		Row: RowOf(row), Of: names.MaxAttempts, FiledFor: m.FiledFor, MessageID: row.MessageID,
-		SentAs: m.SentAs, EditedFrom: m.EditedFrom,
-		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
-		Reservations: append([]stock.Reservation{}, m.Reservations...), // never null
+		Row: RowOf(row), Message: m, Of: names.MaxAttempts, MessageID: row.MessageID, Props: string(row.Properties),
+		Hash: hex.EncodeToString(row.BodyHash), Story: tell(m),
 	}
-	e.Reason = row.Reason // also of one that a replay reopened
+	e.Reason = row.Reason                                             // also of one that a replay reopened
+	e.Reservations = append([]stock.Reservation{}, m.Reservations...) // never null
 	if utf8.Valid(row.Body) {
 		e.Body = string(row.Body)
 	} else {
 		e.Raw = hex.EncodeToString(row.Body)
 	}
-	e.Story = tell(m)
 	if e.Means, e.Next = Meaning(row, names); row.Status == dedup.Absent && m.Outbox != nil {
 		e.Means, e.Next = waiting(m.Outbox, names)
 	}
@@ -162,41 +154,32 @@ type Fact struct{ Name, Text string }
 
 // Facts are what is known, line by line, in the words that Write writes. Texts that are empty are left out.
 func (e Explanation) Facts() []Fact {
-	status := e.Status
+	status, attempts, remark := e.Status, "", "remark"
 	if e.Reason != "" && !e.DeadAt.IsZero() {
 		status += " (" + string(e.Reason) + ")"
 	}
-	facts := []Fact{{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}}
-	add := func(name, value string) {
-		if value != "" {
-			facts = append(facts, Fact{name, value})
-		}
+	if e.Status != dedup.Absent.String() {
+		status += " since " + e.Since.Format(time.RFC3339)
+		attempts = fmt.Sprintf("%d of %d, replays %d", e.Attempts, e.Of, e.Replays)
 	}
-	if e.Status == dedup.Absent.String() {
-		add("status", status)
-	} else {
-		add("status", status+" since "+e.Since.Format(time.RFC3339))
-		add("attempts", fmt.Sprintf("%d of %d, replays %d", e.Attempts, e.Of, e.Replays))
+	if e.Status == dedup.Success.String() && (e.Attempts > 1 || e.Replays > 0) {
+		remark = "before that"
 	}
-	add("filed for", e.FiledFor)
+	facts := []Fact{
+		{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}, {"status", status},
+		{"attempts", attempts}, {"filed for", e.FiledFor},
+	}
 	for name, other := range map[string]*MessageName{"edited, sent as": e.SentAs, "edited from": e.EditedFrom} {
 		if other != nil { // one of them at most, but of a chain
-			add(name, other.String())
+			facts = append(facts, Fact{name, other.String()})
 		}
 	}
-	add("owner", e.Owner)
-	if e.Status == dedup.Success.String() && (e.Attempts > 1 || e.Replays > 0) {
-		add("before that", e.Remark)
-	} else {
-		add("remark", e.Remark)
-	}
-	add("message id", e.MessageID)
-	add("body sha256", e.Hash)
-	add("body", screen.Shorten(e.Body, maxShownBody))
-	add("body in hex", screen.Shorten(e.Raw, maxShownBody))
-	add("lock", e.Lock)
-	add("copies", e.Copies)
-	return append(facts, Fact{"this means", e.Means}, Fact{"what next", e.Next})
+	facts = append(facts, []Fact{
+		{"owner", e.Owner}, {remark, e.Remark}, {"message id", e.MessageID}, {"body sha256", e.Hash},
+		{"body", screen.Shorten(e.Body, maxShownBody)}, {"body in hex", screen.Shorten(e.Raw, maxShownBody)},
+		{"lock", e.Lock}, {"copies", e.Copies}, {"this means", e.Means}, {"what next", e.Next},
+	}...)
+	return slices.DeleteFunc(facts, func(f Fact) bool { return f.Text == "" })
 }
 
 // maxShownBody is how many characters of a body are shown.
@@ -218,19 +201,6 @@ func (e Explanation) Steps() (rows [][]string) {
 		})
 	}
 	return rows
-}
-
-// write tells it to a person on a screen.
-func (e Explanation) write(text *strings.Builder) {
-	var rows [][]string
-	for _, f := range e.Facts() {
-		rows = append(rows, []string{f.Name, f.Text})
-	}
-	_ = screen.WriteTable(text, rows[0], rows[1:]) // which takes everything
-	if len(e.Story) > 0 {
-		text.WriteByte('\n')
-		_ = screen.WriteTable(text, StepsHeader(), e.Steps())
-	}
 }
 
 // NoLock is said in place of [LockText] where there is none.
@@ -296,7 +266,15 @@ func Write(w io.Writer, order string, reserved []stock.Reservation, messages []E
 		if i > 0 || order != "" {
 			text.WriteByte('\n')
 		}
-		e.write(&text)
+		var facts [][]string
+		for _, f := range e.Facts() {
+			facts = append(facts, []string{f.Name, f.Text})
+		}
+		_ = screen.WriteTable(&text, facts[0], facts[1:])
+		if len(e.Story) > 0 {
+			text.WriteByte('\n')
+			_ = screen.WriteTable(&text, StepsHeader(), e.Steps())
+		}
 	}
 	for i, lacks := range unseen {
 		if i == 0 {
@@ -328,89 +306,78 @@ func Meaning(row dedup.Row, cfg Names) (means, next string) {
 	return words.Replace(means), words.Replace(next)
 }
 
-// meaning is what Meaning says, with names in brackets for what differs from row to row.
+// meaning is what Meaning says, with names in brackets for what differs from row to row: what the first condition says
+// that holds.
 func meaning(row dedup.Row, most int) (means, next string) {
 	const nothing, running = "Nothing.", "Is the daemon running? A redelivered copy comes by itself."
-	switch {
-	case row.Status == dedup.Absent:
-		return "The log does not know it, though a reservation names it: its row has outlived ROLLBACKD_LOG_RETENTION, or " +
-			"somebody deleted it.", "`{program} reconcile` says whether it is too young for that."
-	case row.Status == dedup.Success && !row.TakenOver():
-		return "Its effect is committed. Further copies are acked as duplicates, without an effect.", nothing
-	case row.Status == dedup.Success && len(row.BodyHash) == 0:
-		return "The consumer before rollbackd applied it, as its log says. Further copies are acked as duplicates, " +
-			"without an effect, whatever their body: its hash is not known.", nothing
-	case row.Status == dedup.Success:
-		return "The consumer before rollbackd applied it, as its log says. Further copies are acked as duplicates, " +
-			"without an effect.", nothing
-	case row.Status == dedup.Discarded:
-		return "A person ended it, see remark. Further copies are acked without an effect.", nothing
-	case row.Status == dedup.Dead && row.Reason == dedup.ReasonEffectUnknown:
-		return "The consumer before rollbackd left it open, see remark. Whether it had its effect is not known, no letter " +
-				"of it is in a queue, and further copies are acked without an effect.",
+	success, processing := row.Status == dedup.Success, row.Status == dedup.Processing
+	dead, adopted := row.Status == dedup.Dead, row.Attempts == 0 // of an adopted one they are not known
+	why, known := deadMeans[row.Reason]
+	for _, m := range []struct {
+		so          bool
+		means, next string
+	}{
+		{row.Status == dedup.Absent, "The log does not know it, though a reservation names it: its row has outlived " +
+			"ROLLBACKD_LOG_RETENTION, or somebody deleted it.", "`{program} reconcile` says whether it is too young for that."},
+		{success && !row.TakenOver(), "Its effect is committed. Further copies are acked as duplicates, without an effect.",
+			nothing},
+		{success && len(row.BodyHash) == 0, "The consumer before rollbackd applied it, as its log says. Further copies are " +
+			"acked as duplicates, without an effect, whatever their body: its hash is not known.", nothing},
+		{success, "The consumer before rollbackd applied it, as its log says. Further copies are acked as duplicates, " +
+			"without an effect.", nothing},
+		{row.Status == dedup.Discarded, "A person ended it, see remark. Further copies are acked without an effect.", nothing},
+		{dead && row.Reason == dedup.ReasonEffectUnknown, "The consumer before rollbackd left it open, see remark. Whether " +
+			"it had its effect is not known, no letter of it is in a queue, and further copies are acked without an effect.",
 			"Find out whether it had its effect, and `{program} dlq export {chosen} -o FILE`. If it had: `{program} dlq " +
-				"discard --from FILE --why …`. If it had not: `{program} dlq replay --from FILE`."
-	case row.Status == dedup.Dead:
-		means, next = deadMeaning(row)
-		return "A copy was confirmed in {dead}, and it had no effect: " + means, next
-	case row.Status == dedup.Processing && row.LeaseLive:
-		return "A worker makes attempt {attempt} right now; its lease ends in {wait} at the latest.", "Wait."
-	case row.Status == dedup.Processing && row.Attempts >= most:
-		return "Attempt {attempt}, the last one, ended without a result. The next copy goes to the dead-letter queue as " +
-			"crashed.", running
-	case row.Status == dedup.Processing:
-		return "Attempt {attempt} ended without a result, most likely with its process. The next copy takes it over.", running
-	case row.Status != dedup.Failed:
-		return "This version does not know the status.", "Use the version that wrote it."
-	case row.Condemned():
-		return "It failed for good ({reason}, see remark) and gets no further attempt; {dead} does not take its letter " +
-				"yet, and its delivery is held until then.",
-			"Make room in {dead}, or make it again with `{program} migrate`; the daemon's log and /readyz say what RabbitMQ " +
-				"answers."
-	case row.Attempts >= most:
-		return "No attempt is left; the worker that comes next sends it to the dead-letter queue.",
-			"Wait; is the daemon running?"
-	case row.PutOff() && row.Wait > 0:
-		return "The handler, or the service that is called for it, has put it off, see remark. No attempt is counted; it " +
-			"comes again in {wait}.", "Wait, or look why it is put off."
-	case row.PutOff():
-		return "The service that is called for it puts it off again and again, or is away, see remark. No attempt is " +
-			"counted.", "Look why the service says so; the message is asked for again at the longest retry delay."
-	case row.Attempts == 0 && row.Replays > 0:
-		return "A replay reopened it; its message waits in {queue}.",
-			"Is the daemon running? If the replay was cut off, its letter is still in {dead}: {replay}."
-	case row.Due:
-		return "Attempt {attempt} of {of} failed, see remark; the next one is due.", "Wait; is the daemon running?"
+				"discard --from FILE --why …`. If it had not: `{program} dlq replay --from FILE`."},
+		{dead && known, letter + why.means, why.next},
+		{dead && adopted, letter + "its attempts failed, the last one as in remark.", "See remark; {mend}"},
+		{dead, letter + "all {attempt} attempts failed, the last one as in remark.", "See remark; {mend}"},
+		{processing && row.LeaseLive, "A worker makes attempt {attempt} right now; its lease ends in {wait} at the latest.",
+			"Wait."},
+		{processing && row.Attempts >= most, "Attempt {attempt}, the last one, ended without a result. The next copy goes " +
+			"to the dead-letter queue as crashed.", running},
+		{processing, "Attempt {attempt} ended without a result, most likely with its process. The next copy takes it over.",
+			running},
+		{row.Status != dedup.Failed, "This version does not know the status.", "Use the version that wrote it."},
+		{row.Condemned(), "It failed for good ({reason}, see remark) and gets no further attempt; {dead} does not take its " +
+			"letter yet, and its delivery is held until then.", "Make room in {dead}, or make it again with `{program} " +
+			"migrate`; the daemon's log and /readyz say what RabbitMQ answers."},
+		{row.Attempts >= most, "No attempt is left; the worker that comes next sends it to the dead-letter queue.",
+			"Wait; is the daemon running?"},
+		{row.PutOff() && row.Wait > 0, "The handler, or the service that is called for it, has put it off, see remark. No " +
+			"attempt is counted; it comes again in {wait}.", "Wait, or look why it is put off."},
+		{row.PutOff(), "The service that is called for it puts it off again and again, or is away, see remark. No attempt " +
+			"is counted.", "Look why the service says so; the message is asked for again at the longest retry delay."},
+		{row.Attempts == 0 && row.Replays > 0, "A replay reopened it; its message waits in {queue}.",
+			"Is the daemon running? If the replay was cut off, its letter is still in {dead}: {replay}."},
+		{row.Due, "Attempt {attempt} of {of} failed, see remark; the next one is due.", "Wait; is the daemon running?"},
+	} {
+		if m.so {
+			return m.means, m.next
+		}
 	}
 	return "Attempt {attempt} of {of} failed, see remark; the next one is due in {wait}.",
 		"Wait, or mend the cause meanwhile."
 }
 
-// deadMeaning says why there is a letter.
-func deadMeaning(row dedup.Row) (means, next string) {
-	switch row.Reason {
-	case dedup.ReasonMalformed:
-		return "its body is not what the handler takes, see remark.", "A replay fails again, unless its body is mended: " +
-			"`{program} dlq export {chosen} -o FILE`, then `{program} dlq replay --from FILE`. Or let the producer send a " +
-			"good message under another key; {end}"
-	case dedup.ReasonUnidentified:
-		return "it has no usable tag or key, see remark.", "Mend the producer, or correct ROLLBACKD_KEY_FROM, restart the " +
-			"daemons, then {replay}; {end}"
-	case dedup.ReasonConflict:
-		return "another body has its key, see remark.", "Find out which body is right: `{program} log explain` with the " +
-			"key in remark; {end}"
-	case dedup.ReasonCrashed:
-		return "{attempt} attempts ended without a result, so it may kill the process.",
-			"Look for crashes in the daemon's log, {mend}"
-	case dedup.ReasonDeliveryLimit:
-		return "RabbitMQ delivered it too often without an ack.", "Look for crashes in the daemon's log, {mend}"
-	case dedup.ReasonPermanent:
-		return "the handler says that no retry can help, see remark.", "See remark; {mend}"
-	}
-	if row.Attempts == 0 { // adopted: its attempts are not known
-		return "its attempts failed, the last one as in remark.", "See remark; {mend}"
-	}
-	return "all {attempt} attempts failed, the last one as in remark.", "See remark; {mend}"
+// letter begins what is said of a dead one.
+const letter = "A copy was confirmed in {dead}, and it had no effect: "
+
+// deadMeans says why there is a letter, beside those whose attempts are used up.
+var deadMeans = map[dedup.Reason]struct{ means, next string }{
+	dedup.ReasonMalformed: {"its body is not what the handler takes, see remark.", "A replay fails again, unless its body " +
+		"is mended: `{program} dlq export {chosen} -o FILE`, then `{program} dlq replay --from FILE`. Or let the producer " +
+		"send a good message under another key; {end}"},
+	dedup.ReasonUnidentified: {"it has no usable tag or key, see remark.", "Mend the producer, or correct " +
+		"ROLLBACKD_KEY_FROM, restart the daemons, then {replay}; {end}"},
+	dedup.ReasonConflict: {"another body has its key, see remark.", "Find out which body is right: `{program} log " +
+		"explain` with the key in remark; {end}"},
+	dedup.ReasonCrashed: {"{attempt} attempts ended without a result, so it may kill the process.",
+		"Look for crashes in the daemon's log, {mend}"},
+	dedup.ReasonDeliveryLimit: {"RabbitMQ delivered it too often without an ack.",
+		"Look for crashes in the daemon's log, {mend}"},
+	dedup.ReasonPermanent: {"the handler says that no retry can help, see remark.", "See remark; {mend}"},
 }
 
 // ChosenBy are the flags that choose one identity.
