@@ -321,30 +321,33 @@ type Advice struct {
 // program, {message} for the message as flags, {asked} for the same as log explain is asked for it, {why} for what is
 // in the way, {order} and {sku} for what the reservation is of, and {body} for what gives back what is still reserved.
 var usual = map[FindingKind]Advice{
-	LetterWithoutRow: {"A letter is in the dead-letter queue, and the log does not know its message.", RepairAdopt,
-		"Its letter is filed as dead in the log, so that it can be replayed or discarded like any other.", "",
-		"{program} reconcile --adopt"},
-	StaleLetter: {"A letter's message has ended already. It does no harm; the next replay drops it.", RepairReplay,
-		"The letter is dropped from the dead-letter queue.", "", "{program} dlq replay {message}"},
-	DeadWithoutLetter: {"The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
-		RepairRepublish, "The message is sent again, from its row. It has no second effect.", "",
-		"{program} reconcile --republish"},
+	LetterWithoutRow: {Repair: RepairAdopt, Cure: "{program} reconcile --adopt",
+		Means: "A letter is in the dead-letter queue, and the log does not know its message.",
+		Does:  "Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."},
+	StaleLetter: {Repair: RepairReplay, Cure: "{program} dlq replay {message}",
+		Means: "A letter's message has ended already. It does no harm; the next replay drops it.",
+		Does:  "The letter is dropped from the dead-letter queue."},
+	DeadWithoutLetter: {Repair: RepairRepublish, Cure: "{program} reconcile --republish",
+		Means: "The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+		Does:  "The message is sent again, from its row. It has no second effect."},
 	EffectUnknown: {Means: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
 		"had its effect is not known; a person must find out.",
 		Cure: "{program} dlq export --reason " + string(dedup.ReasonEffectUnknown) + " -o open.ndjson    # then, of each " +
 			"line: did it have its effect? dlq discard --from, or dlq replay --from"},
-	Overdue: {"An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
-		"whose remark says \"put off\" is what the handler's service does not take.", RepairRepublish,
-		"The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
-			"is only waiting. It has no second effect.", "",
-		"{program} reconcile --republish    # when a daemon runs and the main queue is empty: else it is only waiting"},
-	InterruptedReplay: {"A replay reopened the row and was cut off before it sent the message; its letter is still " +
-		"there.", RepairReplay, "The replay that was cut off is ended: the message is sent again and its letter dropped.",
-		"", "{program} dlq replay {message}"},
-	ReleasedWithoutSuccess: {"A message gave the stock back, and the log does not show it as success.", RepairAdopt,
-		"The success row is written again, which the reservation proves.", "", "{program} reconcile --adopt"},
-	SuccessNotReleased: {Means: "The message of this order is success, and the order still has something reserved.",
-		Cure: giveBack},
+	Overdue: {Repair: RepairRepublish,
+		Means: "An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
+			"whose remark says \"put off\" is what the handler's service does not take.",
+		Does: "The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
+			"is only waiting. It has no second effect.",
+		Cure: "{program} reconcile --republish    # when a daemon runs and the main queue is empty: else it is only waiting"},
+	InterruptedReplay: {Repair: RepairReplay, Cure: "{program} dlq replay {message}",
+		Means: "A replay reopened the row and was cut off before it sent the message; its letter is still there.",
+		Does:  "The replay that was cut off is ended: the message is sent again and its letter dropped."},
+	ReleasedWithoutSuccess: {Repair: RepairAdopt, Cure: "{program} reconcile --adopt",
+		Means: "A message gave the stock back, and the log does not show it as success.",
+		Does:  "The success row is written again, which the reservation proves."},
+	SuccessNotReleased: {Cure: giveBack,
+		Means: "The message of this order is success, and the order still has something reserved."},
 	NamedNotReleased: {Means: "A reservation names the message that released it, and is not released.",
 		Cure: "UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'{order}' AND " +
 			"sku_id = {sku}    -- in MySQL; and take the goods off the stock again if they have left"},
