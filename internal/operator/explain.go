@@ -70,13 +70,20 @@ type Explanation struct {
 	Raw       string `json:"body_hex,omitempty"`   // when it is not
 	Props     string `json:"properties,omitempty"` // AMQP properties and headers, as JSON
 
-	Message // what was found, of which Row is the row as the log has it
+	// the original key of a conflict or of what could not be identified
+	FiledFor string `json:"filed_for,omitempty"`
+	// SentAs is the message in whose place this one was ended by whoever edited it, EditedFrom the one in whose place this
+	// one was sent.
+	SentAs     *MessageName `json:"sent_as,omitempty"`
+	EditedFrom *MessageName `json:"edited_from,omitempty"`
 
 	Lock   string `json:"lock"`             // in words
 	Copies string `json:"copies,omitempty"` // in the dead-letter queue, in words
 	Story  []Step `json:"story"`            // oldest first
 	Means  string `json:"means"`            // in words
 	Next   string `json:"next"`             // what to do
+
+	Reservations []stock.Reservation `json:"reservations"` // of its order
 }
 
 // Step is one step of the story.
@@ -96,11 +103,11 @@ type Step struct {
 func Explain(m Message, names Names) Explanation {
 	row := m.Row
 	e := Explanation{
-		Row: RowOf(row), Message: m, Of: names.MaxAttempts, MessageID: row.MessageID, Props: string(row.Properties),
-		Hash: hex.EncodeToString(row.BodyHash), Story: tell(m),
+		Row: RowOf(row), Of: names.MaxAttempts, FiledFor: m.FiledFor, SentAs: m.SentAs, EditedFrom: m.EditedFrom,
+		MessageID: row.MessageID, Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties), Story: tell(m),
+		Reservations: append([]stock.Reservation{}, m.Reservations...), // never null
 	}
-	e.Reason = row.Reason                                             // also of one that a replay reopened
-	e.Reservations = append([]stock.Reservation{}, m.Reservations...) // never null
+	e.Reason = row.Reason // also of one that a replay reopened
 	if utf8.Valid(row.Body) {
 		e.Body = string(row.Body)
 	} else {
@@ -325,7 +332,8 @@ func meaning(row dedup.Row, most int) (means, next string) {
 			"acked as duplicates, without an effect, whatever their body: its hash is not known.", nothing},
 		{success, "The consumer before rollbackd applied it, as its log says. Further copies are acked as duplicates, " +
 			"without an effect.", nothing},
-		{row.Status == dedup.Discarded, "A person ended it, see remark. Further copies are acked without an effect.", nothing},
+		{row.Status == dedup.Discarded, "A person ended it, see remark. Further copies are acked without an effect.",
+			nothing},
 		{dead && row.Reason == dedup.ReasonEffectUnknown, "The consumer before rollbackd left it open, see remark. Whether " +
 			"it had its effect is not known, no letter of it is in a queue, and further copies are acked without an effect.",
 			"Find out whether it had its effect, and `{program} dlq export {chosen} -o FILE`. If it had: `{program} dlq " +
@@ -366,9 +374,9 @@ const letter = "A copy was confirmed in {dead}, and it had no effect: "
 
 // deadMeans says why there is a letter, beside those whose attempts are used up.
 var deadMeans = map[dedup.Reason]struct{ means, next string }{
-	dedup.ReasonMalformed: {"its body is not what the handler takes, see remark.", "A replay fails again, unless its body " +
-		"is mended: `{program} dlq export {chosen} -o FILE`, then `{program} dlq replay --from FILE`. Or let the producer " +
-		"send a good message under another key; {end}"},
+	dedup.ReasonMalformed: {"its body is not what the handler takes, see remark.", "A replay fails again, unless its " +
+		"body is mended: `{program} dlq export {chosen} -o FILE`, then `{program} dlq replay --from FILE`. Or let the " +
+		"producer send a good message under another key; {end}"},
 	dedup.ReasonUnidentified: {"it has no usable tag or key, see remark.", "Mend the producer, or correct " +
 		"ROLLBACKD_KEY_FROM, restart the daemons, then {replay}; {end}"},
 	dedup.ReasonConflict: {"another body has its key, see remark.", "Find out which body is right: `{program} log " +

@@ -41,18 +41,17 @@ func (o Lookup) most() int { return cmp.Or(o.Most, MaxSeen) }
 // Message is what is known of one identity.
 type Message struct {
 	// with body and properties; Absent when a reservation names a message that the log does not know
-	Row    dedup.Row     `json:"-"`
-	Events []dedup.Event `json:"-"`
-	Orders []string      `json:"-"` // what it is known to be about
-	Outbox *outbox.Row   `json:"-"` // its row there; nil: none
-	// FiledFor is set when the message stands under a key of rollbackd's own, as a conflict or because it could not be
-	// identified, and was asked for by its original one.
-	FiledFor string `json:"filed_for,omitempty"`
-	// SentAs is the message in whose place it was ended by whoever edited it, EditedFrom that in whose place it was sent;
-	// nil: none.
-	SentAs       *MessageName        `json:"sent_as,omitempty"`
-	EditedFrom   *MessageName        `json:"edited_from,omitempty"`
-	Reservations []stock.Reservation `json:"reservations"` // of its order, or those that it released
+	Row          dedup.Row
+	Events       []dedup.Event
+	Reservations []stock.Reservation // of its order, or those that it released
+	// FiledFor is set when the message stands under a key of rollbackd's own and was asked for by its original one.
+	FiledFor string
+	// Orders are what it is known to be about.
+	Orders []string
+	// SentAs is the message in whose place it was ended, EditedFrom that in whose place it was sent; nil: none.
+	SentAs, EditedFrom *MessageName
+	// Outbox is its row there, nil when there is none.
+	Outbox *outbox.Row
 }
 
 // Told is the answer to one question.

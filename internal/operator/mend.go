@@ -357,9 +357,9 @@ var usual = map[FindingKind]Advice{
 }
 
 // giveBack sends a message of its own that gives back what is still reserved, under an identity that nobody has had:
-// with the tag of the message that is success, and a key that ROLLBACKD_KEY_FROM takes from the order's number, it would
-// have the identity of that one and end as conflict. It is printf, because echo turns \b and \n into other characters in
-// some shells.
+// with the tag of the message that is success, and a key that ROLLBACKD_KEY_FROM takes from the order's number, it
+// would have the identity of that one and end as conflict. It is printf, because echo turns \b and \n into other
+// characters in some shells.
 const giveBack = `printf '%s\n' '{body}' | {program} publish --key-field repair --tag repair`
 
 // look is the cure where there is no other.

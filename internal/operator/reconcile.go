@@ -183,17 +183,10 @@ func (o Reconciliation) Run(ctx context.Context) (Report, error) {
 	if o.Records == nil || o.Letters == nil || o.Group == "" {
 		return Report{}, errors.New("reconcile: no log, no letters or no group")
 	}
-	remembers, err := o.Records.Remembers(ctx, o.Group)
-	if err != nil {
-		return Report{}, fmt.Errorf("reconcile: %w", err)
-	}
-	if remembers > 0 && (o.Retention == 0 || remembers < o.Retention) {
-		o.Retention = remembers
-	}
 	r := &reconciling{Reconciliation: o, began: time.Now(), report: Report{
 		Findings: []Finding{}, Unclear: []string{}, More: map[FindingKind]int{},
 	}}
-	err = r.all(ctx)
+	err := r.all(ctx)
 	if err != nil {
 		err = fmt.Errorf("reconcile: %w", err)
 	}
@@ -206,6 +199,13 @@ func (o Reconciliation) Run(ctx context.Context) (Report, error) {
 
 // all looks at everything, a moment later again at what disagreed, and mends what stood.
 func (r *reconciling) all(ctx context.Context) error {
+	remembers, err := r.Records.Remembers(ctx, r.Group)
+	if err != nil {
+		return err
+	}
+	if remembers > 0 && (r.Retention == 0 || remembers < r.Retention) {
+		r.Retention = remembers
+	}
 	looks := []func(context.Context, *sieve) error{r.lookAtLetters}
 	if r.OrderOf != nil {
 		looks = append(looks, r.lookAtStock)

@@ -25,8 +25,8 @@ const (
 	slack = time.Hour
 )
 
-// lookAtStock goes through all reservations, and at the second look through those of the orders with which something was
-// wrong.
+// lookAtStock goes through all reservations, and at the second look through those of the orders with which something
+// was wrong.
 //
 // It begins with the reservations because they say which message released them, while a success row does not say which
 // order it was about: its body is gone. So of those rows only the ones are checked whose key is the order's number.
@@ -129,7 +129,7 @@ func (r *reconciling) judge(ctx context.Context, rows []stock.Reservation, s *si
 // reserved, those whose key is the order's number.
 func (r *reconciling) about(row stock.Reservation) (all []dedup.Identity) {
 	switch {
-	case row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag)): // none of ours has such a name
+	case row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag)): // no message of ours has it
 	case row.Named:
 		for _, group := range r.groups {
 			all = append(all, dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key})

@@ -29,8 +29,8 @@ type found struct {
 	Mend    *operator.Act // the last one of it; nil: none
 }
 
-// compared is the latest comparison, or the one of an act, with what it has found: each with what mends it, and the last
-// act that was to. The report is nil as in [view.View.Compared].
+// compared is the latest comparison, or the one of an act, with what it has found: each with what mends it, and the
+// last act that was to. The report is nil as in [view.View.Compared].
 func (p *Pages) compared(
 	ctx context.Context, of string,
 ) (a operator.Act, report *operator.Report, all []found, err error) {
