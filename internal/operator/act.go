@@ -110,6 +110,10 @@ type Act struct {
 	Error    string `json:"error,omitempty"`
 	// Result is nil while it is running.
 	Result *Result `json:"result,omitempty"`
+
+	work    int       // what is left to do of it
+	first   int64     // no event of it has a smaller id
+	settled time.Time // what it reopened until then is confirmed
 }
 
 // Holder is an act that some process works on, and so holds one of that process's places. The names of its JSON form
@@ -175,7 +179,8 @@ type Result struct {
 }
 
 const actColumns = "id, kind, state, work, actor, why, request, cut_off, created_at, ended_at, " +
-	"COALESCE(stop_by, ''), COALESCE(owner, ''), lease_until, UTC_TIMESTAMP(6), term, progress, result, error"
+	"COALESCE(stop_by, ''), COALESCE(owner, ''), lease_until, UTC_TIMESTAMP(6), term, progress, result, error, " +
+	"first_event, settled_at"
 
 // What is left to do of an act, in the column work.
 const (
@@ -197,15 +202,14 @@ const vanished = "its process was killed, or cannot reach MySQL any more: nobody
 	"then stands in the stories of its messages"
 
 func scanAct(rows *sql.Rows) (a Act, err error) {
-	var work int
 	var lease sql.NullTime
 	var now time.Time
-	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &a.Detail, mysqldb.OrZero(&a.CutOff),
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &a.work, &a.Actor, &a.Why, &a.Detail, mysqldb.OrZero(&a.CutOff),
 		&a.Created, mysqldb.OrZero(&a.Ended), &a.StopBy, &a.Owner, &lease, &now, &a.Terms, asJSON{&a.Progress},
-		asJSON{&a.Result}, &a.Error); err != nil {
+		asJSON{&a.Result}, &a.Error, &a.first, mysqldb.OrZero(&a.settled)); err != nil {
 		return a, fmt.Errorf("read act %s: %w", a.ID, err)
 	}
-	a.Own, a.Sweeping = work == workOwn, work == workSweep
+	a.Own, a.Sweeping = a.work == workOwn, a.work == workSweep
 	held := lease.Time.After(now)
 	if !held {
 		a.Owner = ""
@@ -215,7 +219,7 @@ func scanAct(rows *sql.Rows) (a Act, err error) {
 		if silent := now.Sub(lastWord); silent >= silence {
 			a.Silent = math.Floor(silent.Seconds())
 		}
-		if work == workOwn && !held {
+		if a.Own && !held {
 			a.State, a.Error, a.Ended, a.Silent = Failed, vanished, lastWord, 0
 		}
 	}
@@ -342,25 +346,18 @@ var errGuarded = errors.New("the guard is taken")
 
 // insert writes an act inside tx.
 func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *draft) error {
-	work, ended := workNone, "UTC_TIMESTAMP(6)"
-	var progress, cutOff, owner, lease any
+	ended, lease, progress := "UTC_TIMESTAMP(6)", "NULL", any(nil)
 	if n.State == Running {
-		work, ended, progress = workLetters, "NULL", asJSON{n.Progress}
+		ended, progress = "NULL", asJSON{n.Progress}
 	}
-	if !n.CutOff.IsZero() {
-		cutOff = n.CutOff
-	}
-	if n.sweeps {
-		work = workSweep
-	}
-	if n.Owner != "" {
-		work, owner, lease = workOwn, []byte(n.Owner), d.lease.Microseconds()
+	if n.work == workOwn {
+		lease = leased
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, "+
 		"request, guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, "+
-		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
-		[]byte(n.ID), []byte(d.o.Group), []byte(d.o.Queue), string(n.Kind), string(n.State), work, n.Actor, n.Why,
-		asJSON{n.asked}, n.guard, cutOff, n.first, progress, n.Error, owner, lease)
+		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, NULLIF(?, ''), "+lease+")", []byte(n.ID), []byte(d.o.Group),
+		[]byte(d.o.Queue), string(n.Kind), string(n.State), n.work, n.Actor, n.Why, asJSON{n.asked}, n.guard,
+		sql.NullTime{Time: n.CutOff, Valid: !n.CutOff.IsZero()}, n.first, progress, n.Error, []byte(n.Owner))
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
 		return errGuarded
 	}

@@ -54,9 +54,6 @@ type draft struct {
 
 	asked any // becomes its Detail
 	guard []byte
-	first int64 // event
-
-	sweeps bool // what it has ended lies in the dead-letter queue yet
 }
 
 func newDraft(who Actor, r TaskRequest) (*draft, error) {
@@ -115,7 +112,7 @@ func (d *Operator) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, erro
 // begin writes an act down that somebody has to work on, and wakes whoever does here, unless it was written down
 // before. What goes on with the same alone is a SameSetError.
 func (d *Operator) begin(ctx context.Context, n *draft, alone ...any) (a Act, err error) {
-	n.State = Running
+	n.State, n.work = Running, workLetters
 	if len(alone) > 0 {
 		n.guard = d.guard(alone...)
 	}
@@ -157,9 +154,8 @@ func (d *Operator) Do(ctx context.Context, who Actor, r TaskRequest, work Work) 
 	if err != nil {
 		return err
 	}
-	j := &job{d: d, work: workOwn, owner: d.name + "/" + uuid.NewString()[:8], do: work}
-	j.progress.Phase = "letters"
-	n.State, n.Progress, n.Owner = Running, &j.progress, j.owner
+	n.State, n.work, n.Own, n.Progress = Running, workOwn, true, &Progress{Phase: "letters"}
+	n.Owner = d.name + "/" + uuid.NewString()[:8]
 	soon, cancel := context.WithTimeout(ctx, askTime)
 	err = d.insert(soon, d.db, n)
 	cancel()
@@ -171,7 +167,7 @@ func (d *Operator) Do(ctx context.Context, who Actor, r TaskRequest, work Work) 
 	case err != nil:
 		return err
 	}
-	j.act = Act{ID: n.ID, Kind: n.Kind, State: Running, Actor: n.Actor, Why: n.Why}
+	j := &job{d: d, act: n.Act, do: work, progress: *n.Progress}
 	state, result, err := j.doing(ctx)
 	over, end := context.WithTimeout(context.WithoutCancel(ctx), askTime) // whoever waits for the end waits no longer
 	defer end()
@@ -221,22 +217,15 @@ func (d *Operator) Stop(ctx context.Context, who Actor, id string) (Act, error) 
 	if err != nil {
 		return Act{}, err
 	}
+	if _, err := d.exec(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND group_name = ? AND "+
+		"queue = ? AND "+standing+" = 'running'", actor, []byte(id), []byte(d.o.Group), []byte(d.o.Queue)); err != nil {
+		return Act{}, fmt.Errorf("stop act %s: %w", id, err)
+	}
 	a, err := d.Act(ctx, id)
-	if err != nil {
-		return a, err
+	if err == nil && a.StopBy == "" {
+		err = ErrEnded
 	}
-	asked, err := d.exec(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND "+
-		standing+" = 'running'", actor, []byte(a.ID))
-	if err != nil {
-		return a, fmt.Errorf("stop act %s: %w", id, err)
-	}
-	if a, err = d.Act(ctx, id); err != nil {
-		return a, err
-	}
-	if asked == 0 && a.StopBy == "" {
-		return a, ErrEnded
-	}
-	return a, nil
+	return a, err
 }
 
 // story is how the events of an act name it, so that they can be counted, and found from a letter; [ActIn] reads it.

@@ -200,7 +200,7 @@ func (d *Operator) Edit(ctx context.Context, who Actor, id string, r EditRequest
 	if err != nil {
 		return Act{}, err
 	}
-	n.sweeps = true // its letter lies in the queue yet
+	n.work = workSweep // its letter lies in the queue yet
 	err = mysqldb.InTx(ctx, d.db, func(tx *sql.Tx) error {
 		err := d.insert(ctx, tx, n)
 		if err == nil {

@@ -66,17 +66,15 @@ func RehearsalPool(handler time.Duration) dedup.OpenOptions {
 
 // Operator is where persons act. It is safe for many goroutines and keeps nothing: all state is in MySQL.
 type Operator struct {
-	o      Options
-	wake   chan struct{} // holds one word that a run was written down here
-	db     *sql.DB
-	acts   string // table, quoted
-	once   string // table, quoted
-	name   string // of this process: host/pid/random
-	log    *slog.Logger
-	lease  time.Duration // tests change these
-	look   time.Duration
-	inMove func() // called after some letters of a run are done; tests stop or kill there
-	tasks  map[Kind]func(context.Context, Task) (report any, err error)
+	o     Options
+	wake  chan struct{} // holds one word that a run was written down here
+	db    *sql.DB
+	acts  string // table, quoted
+	once  string // table, quoted
+	name  string // of this process: host/pid/random
+	log   *slog.Logger
+	look  time.Duration // tests change it
+	tasks map[Kind]func(context.Context, Task) (report any, err error)
 }
 
 // New makes an operator. It asks no server.
@@ -89,10 +87,9 @@ func New(o Options) (*Operator, error) {
 		host = "unknown"
 	}
 	d := &Operator{
-		o: o, db: o.Records.Pool(), acts: o.Records.ActTable(), once: o.Records.OnceTable(), lease: leaseTime,
+		o: o, db: o.Records.Pool(), acts: o.Records.ActTable(), once: o.Records.OnceTable(), look: lookEvery,
 		log:  cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		look: lookEvery, name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), inMove: func() {},
-		wake: make(chan struct{}, 1),
+		name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), wake: make(chan struct{}, 1),
 	}
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
 	d.tasks = map[Kind]func(context.Context, Task) (any, error){

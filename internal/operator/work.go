@@ -2,12 +2,10 @@ package operator
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,8 +20,9 @@ import (
 )
 
 const (
-	// leaseTime is how long a run stays with a process that says nothing any more.
+	// leaseTime is how long a run stays with a process that says nothing any more; leased is its end.
 	leaseTime = 15 * time.Second
+	leased    = "UTC_TIMESTAMP(6) + INTERVAL 15 SECOND"
 	// lookEvery is how often a daemon looks for work, and for a stop.
 	lookEvery = time.Second
 	// askTime bounds one statement about a lease.
@@ -40,13 +39,10 @@ var (
 	errLeaseLost = errors.New("another process has taken it over")
 )
 
-// job is one act that this process works on.
+// job is one act that this process works on, which is its owner.
 type job struct {
 	d            *Operator
 	act          Act
-	work         int
-	owner        string
-	first        int64 // event
 	stop         context.CancelCauseFunc
 	allConfirmed bool // at the end of the last pass
 	do           Work
@@ -88,7 +84,7 @@ func (d *Operator) Work(ctx context.Context) {
 		}
 		wg.Go(func() {
 			defer func() { <-free }()
-			if j.work == workLetters {
+			if j.act.work == workLetters {
 				j.run(ctx, over)
 				return
 			}
@@ -116,13 +112,12 @@ func (d *Operator) waken() {
 	}
 }
 
-// free is true of an act that nobody works on: its lease is over, or ends later than any lease, because the database's
-// clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the look began. Its argument
-// is the lease in microseconds.
-const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 2 * ? " +
-	"MICROSECOND)"
+// free is true of an act, or a request, that nobody works on: its lease is over, or ends later than any lease, because
+// the database's clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the look began.
+const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE)"
 
-// take takes the oldest act that waits for somebody, letters before sweeps, by compare-and-set.
+// take takes the oldest act that waits for somebody and that this operator can do, letters before sweeps, by
+// compare-and-set. One sweep at a time is enough for all acts.
 func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -130,48 +125,37 @@ func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
 	if sweeps {
 		most = workSweep
 	}
-	var id string
-	var work, term int
-	var first int64
-	kinds, args := d.kinds()
-	args = append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most, d.lease.Microseconds()}, args...)
-	err := d.db.QueryRowContext(ctx, "SELECT id, work, term, first_event FROM "+d.acts+" WHERE group_name = ? AND "+
-		"queue = ? AND work BETWEEN 1 AND ? AND "+free+" AND kind IN ("+kinds+") ORDER BY work, id LIMIT 1",
-		args...).Scan(&id, &work, &term, &first)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
+	kinds := []string{string(KindReplay), string(KindDiscard), string(KindEdit)}
+	for kind := range d.tasks {
+		kinds = append(kinds, string(kind))
 	}
+	found, err := d.list(ctx, "work BETWEEN ? AND ? AND "+free+" AND FIND_IN_SET(kind, ?) AND (work = ? OR NOT EXISTS ("+
+		"SELECT 1 FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work = ? AND NOT "+free+")) ORDER BY work, id "+
+		"LIMIT 1", workLetters, most, strings.Join(kinds, ","), workLetters, []byte(d.o.Group), []byte(d.o.Queue), workSweep)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs: %w", err)
 	}
-	if work == workSweep { // one walk at a time is enough for all of them
-		var walks int
-		if err := d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work = ?"+
-			" AND NOT "+free, []byte(d.o.Group), []byte(d.o.Queue), workSweep, d.lease.Microseconds()).Scan(&walks); err != nil {
-			return nil, fmt.Errorf("look for sweeps: %w", err)
-		}
-		if walks > 0 {
-			return nil, nil
-		}
+	if len(found) == 0 {
+		return nil, nil
 	}
-	j := &job{d: d, work: work, first: first, owner: d.name + "/" + uuid.NewString()[:8]}
-	n, err := d.exec(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
-		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND "+free, []byte(j.owner),
-		d.lease.Microseconds(), []byte(id), work, term, d.lease.Microseconds())
+	j := &job{d: d, act: found[0]}
+	a := &j.act
+	a.Owner = d.name + "/" + uuid.NewString()[:8]
+	n, err := d.exec(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = "+leased+" WHERE id = ? AND "+
+		"work = ? AND term = ? AND COALESCE(stop_by, '') = ? AND "+free, []byte(a.Owner), []byte(a.ID), a.work, a.Terms,
+		a.StopBy)
 	if err != nil {
-		return nil, fmt.Errorf("take run %s: %w", id, err)
+		return nil, fmt.Errorf("take run %s: %w", a.ID, err)
 	}
 	if n != 1 { // somebody was faster
 		return nil, nil
 	}
-	if j.act, err = d.Act(ctx, id); err != nil {
-		return nil, err
+	a.Terms++
+	if a.Progress != nil {
+		j.progress = *a.Progress
 	}
-	if j.act.Progress != nil {
-		j.progress = *j.act.Progress
-	}
-	if j.do = j.passes; !j.act.Kind.overLetters() {
-		j.do = reported(d.tasks[j.act.Kind])
+	if j.do = j.passes; !a.Kind.overLetters() {
+		j.do = reported(d.tasks[a.Kind])
 	}
 	return j, nil
 }
@@ -187,9 +171,6 @@ func (j *job) run(ctx, over context.Context) {
 	}
 }
 
-// own reports whether nobody else can go on with the act.
-func (j *job) own() bool { return j.work == workOwn }
-
 // doing does the act, and says how it ended; "" when somebody else must go on with it.
 func (j *job) doing(ctx context.Context) (state State, result Result, err error) {
 	doing, cancel := context.WithCancelCause(ctx)
@@ -203,11 +184,11 @@ func (j *job) doing(ctx context.Context) (state State, result Result, err error)
 	case errors.Is(cause, errLeaseLost): // whatever is to be said of it, the other one says
 	case err == nil: // it came to its end before the stop or the drain reached it
 		state = Done
-	case errors.Is(cause, errStopped) && j.own():
+	case errors.Is(cause, errStopped) && j.act.Own:
 		state, err = Stopped, fmt.Errorf("act %s: %w", j.act.ID, errStopped)
 	case errors.Is(cause, errStopped):
 		state, err = Stopped, nil
-	case ctx.Err() != nil && j.own():
+	case ctx.Err() != nil && j.act.Own:
 		state = Stopped
 	case ctx.Err() == nil:
 		state = Failed
@@ -219,7 +200,7 @@ func (j *job) doing(ctx context.Context) (state State, result Result, err error)
 // other with it.
 func (j *job) guarded(ctx context.Context) (result Result, err error) {
 	task := Task{Act: j.act, By: j.act.story(), Progress: j.seen, Letters: j.report(Progress{})}
-	if j.own() {
+	if j.act.Own {
 		return j.do(ctx, task)
 	}
 	defer func() {
@@ -255,14 +236,14 @@ func (j *job) renew(ctx context.Context) {
 	for wait.For(ctx, j.d.look) == nil {
 		ours, stopped, err := j.renewOnce(ctx)
 		switch {
-		case err != nil && time.Since(last) < j.d.lease:
-		case !j.own() && (err != nil || !ours): // nobody can tell whether it is ours yet
+		case err != nil && time.Since(last) < leaseTime:
+		case !j.act.Own && (err != nil || !ours): // nobody can tell whether it is ours yet
 			j.stop(errLeaseLost)
 			return
 		default:
 			last = time.Now()
 		}
-		if stopped && j.work != workSweep { // a run that was stopped is swept too
+		if stopped && j.act.work != workSweep { // a run that was stopped is swept too
 			j.stop(errStopped)
 		}
 	}
@@ -271,7 +252,7 @@ func (j *job) renew(ctx context.Context) {
 // update changes the act's row while it is this process's.
 func (j *job) update(ctx context.Context, set string, args ...any) error {
 	_, err := j.d.exec(ctx, "UPDATE "+j.d.acts+" SET "+set+" WHERE id = ? AND owner = ? AND work = ?",
-		append(args, []byte(j.act.ID), []byte(j.owner), j.work)...)
+		append(args, []byte(j.act.ID), []byte(j.act.Owner), j.act.work)...)
 	return err
 }
 
@@ -287,31 +268,25 @@ func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
 		ago = (time.Since(confirmed) + askTime + time.Second).Microseconds()
 	}
 	if err := j.update(ctx, "settled_at = COALESCE(GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - "+
-		"INTERVAL ? MICROSECOND), settled_at), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, progress = ?", ago,
-		j.d.lease.Microseconds(), asJSON{progress}); err != nil {
+		"INTERVAL ? MICROSECOND), settled_at), lease_until = "+leased+", progress = ?", ago, asJSON{progress}); err != nil {
 		return false, false, err
 	}
-	var owner, stopBy sql.NullString
-	if err := j.d.db.QueryRowContext(ctx, "SELECT owner, stop_by FROM "+j.d.acts+" WHERE id = ?",
-		[]byte(j.act.ID)).Scan(&owner, &stopBy); err != nil {
-		return false, false, err
-	}
-	return owner.String == j.owner, stopBy.Valid, nil
+	a, err := j.d.Act(ctx, j.act.ID)
+	return a.Owner == j.act.Owner, a.StopBy != "", err
 }
 
 // report takes in how far a pass has come. No letter is in hand then.
 func (j *job) report(base Progress) func(deadletter.Progress) {
 	return func(p deadletter.Progress) {
 		j.mu.Lock()
-		j.progress = base
-		j.progress.Phase = "letters"
-		j.progress.Matched, j.progress.Done = max(base.Matched, p.Found), base.Done+p.Done
-		j.progress.Left, j.progress.Waiting, j.progress.Applied, j.progress.Failed = p.Left, p.Waiting, p.Applied, p.Failed
+		defer j.mu.Unlock()
+		j.progress = Progress{
+			Phase: "letters", Matched: max(base.Matched, p.Found), More: base.More, Done: base.Done + p.Done, Left: p.Left,
+			Waiting: p.Waiting, Applied: p.Applied, Failed: p.Failed,
+		}
 		if p.Confirmed {
 			j.confirmed = time.Now()
 		}
-		j.mu.Unlock()
-		j.d.inMove()
 	}
 }
 
@@ -338,15 +313,18 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 	if err != nil {
 		return result, false, err
 	}
-	set := r.set(j.act.ID)
-	set.Since = j.first
-	if set.Confirmed, err = j.confirmedBefore(ctx); err != nil {
+	// What is confirmed is read anew, as another process would that goes on with the run: else all that waits in the queue
+	// would be published again after each trouble of a server.
+	now, err := j.d.Act(ctx, j.act.ID)
+	if err != nil {
 		return result, true, err
 	}
 	base := Progress{Matched: j.progress.Matched, More: j.progress.More}
-	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
+	if base.Done, err = j.moved(ctx); err != nil {
 		return result, true, err
 	}
+	set := r.set(j.act.ID)
+	set.Since, set.Confirmed = j.act.first, now.settled
 	res, err := r.Do(ctx, j.d.o.Letters, set, j.act.story(), false, j.report(base))
 	j.allConfirmed = res.Confirmed
 	result = ResultOf(res)
@@ -354,18 +332,9 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 	return result, err != nil && !errors.Is(err, deadletter.ErrTooManyFailures), err
 }
 
-// confirmedBefore is the column settled_at: what the run reopened until then is confirmed. Each pass reads it anew, as
-// another process would that goes on with the run: else all that waits in the queue would be published again after each
-// trouble of a server.
-func (j *job) confirmedBefore(ctx context.Context) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	var settled sql.NullTime
-	if err := j.d.db.QueryRowContext(ctx, "SELECT settled_at FROM "+j.d.acts+" WHERE id = ?",
-		[]byte(j.act.ID)).Scan(&settled); err != nil {
-		return time.Time{}, fmt.Errorf("read what of run %s is confirmed: %w", j.act.ID, err)
-	}
-	return settled.Time, nil
+// moved is how many letters the run has moved, over all its processes.
+func (j *job) moved(ctx context.Context) (int, error) {
+	return j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.act.first)
 }
 
 // end writes down how the run ended.
@@ -386,28 +355,39 @@ func (j *job) end(ctx context.Context, state State, result Result, cause error) 
 func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
 	defer cancel()
+	run := j.act.Kind.overLetters()
 	done := result.Replayed + result.Discarded + result.Mended + result.Deleted + result.Retried
-	if j.work == workLetters && j.act.Kind.overLetters() {
+	if run && !j.act.Own {
 		var err error
-		if done, err = j.count(ctx, &result); err != nil {
+		if done, err = j.moved(ctx); err != nil {
 			return err
+		}
+		if j.act.Kind == KindDiscard {
+			result.Discarded = done
+		} else {
+			result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
 		}
 	}
 	j.mu.Lock()
-	progress := j.progress
+	p := &j.progress
+	if run {
+		p.Phase, p.Trouble = "letters", ""
+		p.Waiting, p.Applied, p.Failed = result.Unsettled, result.Applied, result.FailedAgain
+	}
+	if run || j.act.Own {
+		p.Done, p.Left = done, result.LeftCount
+	}
+	progress := *p
 	j.mu.Unlock()
 	said, work := "", workNone
 	if cause != nil {
 		said = screen.Shorten(cause.Error(), dedup.MaxRemark)
 	}
 	switch {
-	case j.own() && (done == 0 || !result.byRows):
+	case j.act.Own && (done == 0 || !result.byRows):
 		work = workOwn
-	case done > 0 && j.act.Kind.overLetters():
+	case done > 0 && run:
 		work = workSweep
-	}
-	if j.own() {
-		progress.Done, progress.Left = done, result.LeftCount
 	}
 	if err := j.update(ctx, "settled_at = IF(?, UTC_TIMESTAMP(6), settled_at), state = ?, work = ?, guard = NULL, "+
 		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ?", j.allConfirmed,
@@ -419,30 +399,12 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	return nil
 }
 
-// count finds out how many letters a run has moved, over all its processes.
-func (j *job) count(ctx context.Context, result *Result) (done int, err error) {
-	done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first)
-	if err != nil {
-		return 0, err
-	}
-	if j.act.Kind == KindDiscard {
-		result.Discarded = done
-	} else {
-		result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.progress.Done, j.progress.Left, j.progress.Phase, j.progress.Trouble = done, result.LeftCount, "letters", ""
-	j.progress.Applied, j.progress.Failed, j.progress.Waiting = result.Applied, result.FailedAgain, result.Unsettled
-	return done, nil
-}
-
 // giveUp lets another daemon go on at once.
 func (j *job) giveUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	if err := j.update(ctx, "lease_until = NULL"); err != nil {
-		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", j.d.lease,
+		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", leaseTime,
 			"err", err)
 	}
 }
@@ -506,19 +468,6 @@ func reported(task func(context.Context, Task) (any, error)) Work {
 		}
 		return Result{Report: text}, err
 	}
-}
-
-// kinds are those that this operator can work on, as a list for a statement.
-func (d *Operator) kinds() (marks string, args []any) {
-	all := []Kind{KindReplay, KindDiscard, KindEdit}
-	for kind := range d.tasks {
-		all = append(all, kind)
-	}
-	slices.Sort(all)
-	for _, kind := range all {
-		args = append(args, string(kind))
-	}
-	return strings.Repeat("?, ", len(all)-1) + "?", args
 }
 
 // taskTime bounds a task: it holds one of few hands.
