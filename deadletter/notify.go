@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -82,47 +83,33 @@ func (f *feed) page(ctx context.Context) (more bool, err error) {
 	if len(events) == 0 {
 		return false, nil
 	}
-	rows, err := f.l.o.Records.LookUp(ctx, f.deaths(events))
+	last := events[len(events)-1].ID
+	deaths := slices.DeleteFunc(events, func(e dedup.Event) bool {
+		return e.Group != f.l.o.Group || e.To != dedup.Dead || e.From == dedup.Dead
+	})
+	rows, err := f.l.o.Records.LookUp(ctx, mapped(deaths, func(e dedup.Event) dedup.Identity { return e.Identity }))
 	if err != nil {
 		return false, err
 	}
-	var letters []Letter
-	for i, e := range events {
-		// else somebody was faster
-		if row := rows[e.Identity]; f.isDeath(e) && row.Status == dedup.Dead && row.Replays == e.Replays {
-			letters = append(letters, f.l.letterOf(row))
-		}
-		if len(letters) == notifyAtOnce || i == len(events)-1 {
-			if err := f.notify(ctx, letters, e.ID); err != nil {
-				return false, err
-			}
-			letters = nil
+	deaths = slices.DeleteFunc(deaths, func(e dedup.Event) bool { // somebody was faster
+		row := rows[e.Identity]
+		return row.Status != dedup.Dead || row.Replays != e.Replays
+	})
+	for some := range slices.Chunk(deaths, notifyAtOnce) {
+		letters := mapped(some, func(e dedup.Event) Letter { return f.l.letterOf(rows[e.Identity]) })
+		if err := f.notify(ctx, letters, some[len(some)-1].ID); err != nil {
+			return false, err
 		}
 	}
-	return more, nil
-}
-
-func (f *feed) isDeath(e dedup.Event) bool {
-	return e.Group == f.l.o.Group && e.To == dedup.Dead && e.From != dedup.Dead
-}
-
-func (f *feed) deaths(events []dedup.Event) (keys []dedup.Identity) {
-	for _, e := range events {
-		if f.isDeath(e) {
-			keys = append(keys, e.Identity)
-		}
-	}
-	return keys
+	return more, f.l.o.Records.MoveBookmark(ctx, f.l.o.Group, last)
 }
 
 // notify hands over some letters and notes it.
 func (f *feed) notify(ctx context.Context, letters []Letter, upTo int64) error {
-	if len(letters) > 0 {
-		call, cancel := context.WithTimeout(ctx, notifyTimeout)
-		defer cancel()
-		if err := f.to.Notify(call, letters); err != nil {
-			return err
-		}
+	call, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	if err := f.to.Notify(call, letters); err != nil {
+		return err
 	}
 	return f.l.o.Records.MoveBookmark(ctx, f.l.o.Group, upTo)
 }

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -20,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // SignatureHeader holds "t=SECONDS,v1=HEX": when the request was signed, in seconds since 1970, and the HMAC-SHA256,
@@ -47,7 +49,7 @@ type Webhook struct {
 	o      WebhookOptions
 	client *http.Client
 	now    func() time.Time
-	tracer trace.Tracer // nil: none
+	tracer trace.Tracer
 }
 
 var _ Notifier = (*Webhook)(nil)
@@ -74,9 +76,8 @@ func NewWebhook(o WebhookOptions) (*Webhook, error) {
 		Transport: transport, Timeout: o.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	if o.TracerProvider != nil {
-		w.tracer = o.TracerProvider.Tracer("github.com/rollbackd/rollbackd/deadletter")
-	}
+	w.tracer = cmp.Or(o.TracerProvider, trace.TracerProvider(noop.NewTracerProvider())).Tracer(
+		"github.com/rollbackd/rollbackd/deadletter")
 	return w, nil
 }
 
@@ -85,9 +86,6 @@ func (w *Webhook) Close() { w.client.CloseIdleConnections() }
 
 // Notify posts the letters once.
 func (w *Webhook) Notify(ctx context.Context, letters []Letter) error {
-	if w.tracer == nil {
-		return w.post(ctx, letters)
-	}
 	ctx, span := w.tracer.Start(ctx, "POST dead-letter webhook", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(attribute.Int("rollbackd.letters", len(letters))))
 	defer span.End()
