@@ -355,9 +355,10 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *draft) error 
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, "+
 		"request, guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, "+
-		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, NULLIF(?, ''), "+lease+")", []byte(n.ID), []byte(d.o.Group),
-		[]byte(d.o.Queue), string(n.Kind), string(n.State), n.work, n.Actor, n.Why, asJSON{n.asked}, n.guard,
-		sql.NullTime{Time: n.CutOff, Valid: !n.CutOff.IsZero()}, n.first, progress, n.Error, []byte(n.Owner))
+		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, NULLIF(?, ''), "+lease+")",
+		[]byte(n.ID), []byte(d.o.Group), []byte(d.o.Queue), string(n.Kind), string(n.State), n.work, n.Actor, n.Why,
+		asJSON{n.asked}, n.guard, sql.NullTime{Time: n.CutOff, Valid: !n.CutOff.IsZero()}, n.first, progress, n.Error,
+		[]byte(n.Owner))
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
 		return errGuarded
 	}

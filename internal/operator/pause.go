@@ -87,7 +87,11 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 	})
 	switch {
 	case errors.Is(err, dedup.ErrPaused):
-		return d.standing(ctx, n.ID)
+		now, err := d.Paused(ctx)
+		if err == nil && now.ID != n.ID {
+			err = &PausedError{now}
+		}
+		return now, err
 	case errors.Is(err, errActExists): // it was set before, and may have ended since
 		return d.Paused(ctx)
 	case err != nil:
@@ -95,15 +99,6 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 	}
 	d.log.WarnContext(ctx, "consuming is paused", "by", n.Actor, "why", n.Why, "until", p.Until, "act", n.ID)
 	return p, nil
-}
-
-// standing is the pause with an id if that is the one that stands, else a PausedError.
-func (d *Operator) standing(ctx context.Context, id string) (dedup.Pause, error) {
-	now, err := d.Paused(ctx)
-	if err != nil || now.ID == id && id != "" {
-		return now, err
-	}
-	return now, &PausedError{now}
 }
 
 // ResumeRequest asks for the end of a pause. The names of its JSON form are stable.
@@ -133,12 +128,10 @@ func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedu
 	switch {
 	case errors.Is(err, errActExists):
 		return dedup.Pause{}, nil
-	case errors.Is(err, dedup.ErrNotPaused) && r.ID != "":
-		if _, known := d.Act(ctx, r.ID); known == nil {
+	case errors.Is(err, dedup.ErrNotPaused):
+		if _, known := d.Act(ctx, n.ID); known == nil {
 			return dedup.Pause{}, nil // it was done before, under this id
 		}
-		fallthrough
-	case errors.Is(err, dedup.ErrNotPaused):
 		if ended.Left > 0 {
 			return ended, &PausedError{ended}
 		}

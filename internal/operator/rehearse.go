@@ -10,8 +10,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -142,26 +143,18 @@ func (d *Operator) rehearse(ctx context.Context, t Task, r RehearsalRequest) (an
 // rehearsePage rehearses some letters, each by itself. What has moved meanwhile is left out: nobody can say by which
 // state of the tables it was judged.
 func (d *Operator) rehearsePage(ctx context.Context, sum *Rehearsal, page []deadletter.Judged) error {
-	results, errs := make([]deadletter.Rehearsed, len(page)), make([]error, len(page))
-	var wg sync.WaitGroup
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	for first := range rehearsedAtOnce {
-		wg.Go(func() {
-			for i := first; i < len(page) && ctx.Err() == nil; i += rehearsedAtOnce {
-				if results[i], errs[i] = d.rehearseOne(ctx, page[i]); errs[i] != nil {
-					stop()
-				}
+	results := make([]deadletter.Rehearsed, len(page))
+	group, each := errgroup.WithContext(ctx)
+	group.SetLimit(rehearsedAtOnce)
+	for i, j := range page {
+		group.Go(func() (err error) {
+			if err = each.Err(); err == nil {
+				results[i], err = d.rehearseOne(each, j)
 			}
+			return err
 		})
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return err
-		}
-	}
-	if err := ctx.Err(); err != nil {
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	keys := make([]dedup.Identity, len(page))
@@ -174,19 +167,17 @@ func (d *Operator) rehearsePage(ctx context.Context, sum *Rehearsal, page []dead
 	}
 	for i, j := range page {
 		row := now[keys[i]]
+		unknown := j.Verdict == deadletter.VerdictTooOld
 		switch {
 		case j.Verdict == deadletter.VerdictParked:
 			sum.Parked++
-		case j.Verdict == deadletter.VerdictTooOld:
+		case j.Verdict == deadletter.VerdictLater, j.Status != dedup.Dead.String() && !unknown:
+		case unknown, row.Status == dedup.Dead && row.Replays == j.Replays:
 			sum.Letters++
 			sum.add(j, results[i])
-		case j.Verdict == deadletter.VerdictLater, j.Status != dedup.Dead.String():
-		case row.Status != dedup.Dead || row.Replays != j.Replays:
-			sum.Letters++
-			sum.Moved++
 		default:
 			sum.Letters++
-			sum.add(j, results[i])
+			sum.Moved++
 		}
 	}
 	return nil

@@ -112,9 +112,11 @@ func (d *Operator) waken() {
 	}
 }
 
-// free is true of an act, or a request, that nobody works on: its lease is over, or ends later than any lease, because
-// the database's clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the look began.
-const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE)"
+// free is true of an act, or of a request, that nobody works on: its lease is over, or ends later than any lease,
+// because the database's clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the
+// look began.
+const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 " +
+	"MINUTE)"
 
 // take takes the oldest act that waits for somebody and that this operator can do, letters before sweeps, by
 // compare-and-set. One sweep at a time is enough for all acts.
@@ -234,16 +236,16 @@ func (j *job) renewed(ctx context.Context, work func()) {
 func (j *job) renew(ctx context.Context) {
 	last := time.Now()
 	for wait.For(ctx, j.d.look) == nil {
-		ours, stopped, err := j.renewOnce(ctx)
+		now, err := j.renewOnce(ctx)
 		switch {
 		case err != nil && time.Since(last) < leaseTime:
-		case !j.act.Own && (err != nil || !ours): // nobody can tell whether it is ours yet
+		case !j.act.Own && now.Owner != j.act.Owner: // or nobody can tell whose it is
 			j.stop(errLeaseLost)
 			return
 		default:
 			last = time.Now()
 		}
-		if stopped && j.act.work != workSweep { // a run that was stopped is swept too
+		if now.StopBy != "" && j.act.work != workSweep { // a run that was stopped is swept too
 			j.stop(errStopped)
 		}
 	}
@@ -256,7 +258,8 @@ func (j *job) update(ctx context.Context, set string, args ...any) error {
 	return err
 }
 
-func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
+// renewOnce says how the act stands after it; the zero Act when that is not known.
+func (j *job) renewOnce(ctx context.Context) (Act, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	j.mu.Lock()
@@ -269,10 +272,9 @@ func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
 	}
 	if err := j.update(ctx, "settled_at = COALESCE(GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - "+
 		"INTERVAL ? MICROSECOND), settled_at), lease_until = "+leased+", progress = ?", ago, asJSON{progress}); err != nil {
-		return false, false, err
+		return Act{}, err
 	}
-	a, err := j.d.Act(ctx, j.act.ID)
-	return a.Owner == j.act.Owner, a.StopBy != "", err
+	return j.d.Act(ctx, j.act.ID)
 }
 
 // report takes in how far a pass has come. No letter is in hand then.
