@@ -60,8 +60,8 @@ func perform(ctx context.Context, a *command.App, root *cobra.Command, args []st
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		err = errors.New("interrupted before it was done")
 	}
-	if a.LastWords != nil {
-		a.LastWords(err)
+	if a.Log != nil {
+		a.Log.ErrorContext(ctx, "ended", "err", err.Error())
 	} else {
 		a.Say("%v", err)
 	}

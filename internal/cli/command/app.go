@@ -25,8 +25,8 @@ type App struct {
 	// Started is set when a command's own code begins: an error before that is one of usage.
 	Started bool
 	Now     func() time.Time
-	// LastWords, if a command has set it, writes the error with which it ends.
-	LastWords func(error)
+	// Log, where there is one, has what else would be said to a person: warnings, and the error with which a command ends.
+	Log *slog.Logger
 }
 
 // Build says what was built from what.
@@ -63,17 +63,16 @@ func RefuseIf(is bool, format string, args ...any) error {
 	return Usagef(format, args...)
 }
 
-// LoadConfig reads the settings, prints their warnings to stderr, and returns every bad one in a single UsageError. For
-// asks see [config.Load].
+// LoadConfig reads the settings, says their warnings, and returns every bad one in a single UsageError. For asks see
+// [config.Load].
 func (a *App) LoadConfig(asks ...string) (config.Config, error) {
-	return a.LoadSettings(func(w config.Warning) { a.Say("warning: %s", w) }, asks...)
-}
-
-// LoadSettings is LoadConfig with the warnings handed to warn.
-func (a *App) LoadSettings(warn func(config.Warning), asks ...string) (config.Config, error) {
 	cfg, warnings, err := config.Load(a.Environ, asks...)
 	for _, w := range warnings {
-		warn(w)
+		if a.Log != nil {
+			a.Log.Warn(w.String())
+		} else {
+			a.Say("warning: %s", w)
+		}
 	}
 	if bad, ok := errors.AsType[*config.Error](err); ok {
 		head := "a setting is wrong"
@@ -97,6 +96,14 @@ func (a *App) Logger(cfg config.Config) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(a.Stderr, options))
 	}
 	return slog.New(slog.NewTextHandler(a.Stderr, options))
+}
+
+// logInItsForm has all that is said in the log where that is JSON, also while the settings are not known yet. In text it
+// is for a person, as elsewhere.
+func (a *App) logInItsForm() {
+	if a.LogsJSON(config.LogFormat(a.Environ)) {
+		a.Log = a.Logger(config.Config{LogFormat: config.LogFormatJSON})
+	}
 }
 
 // LogsJSON reports whether the log has the form json with this LOG_FORMAT; an empty or unknown one is auto.

@@ -26,6 +26,8 @@ type Command struct {
 	Of                        []Command            // it is a group that only holds these
 	Args                      cobra.PositionalArgs // nil: it takes none
 	Needs                     need
+	Asks                      []string // the settings of the servers that it asks; nil: all
+	Logs                      bool     // it writes a log, in whose form it says all
 	Forms                     []string // of what it prints, for the flag -o; nil: table and json
 	Hidden                    bool
 	// Flags declares what may be said to it, and returns what it does.
@@ -41,6 +43,7 @@ type need int
 const (
 	needsSettings need = iota
 	NeedsNothing       // or it reads the settings in its own way
+	NeedsPool          // MySQL, whatever tables are there
 	NeedsLog           // the consumer log with its tables
 	NeedsActs          // and the operator, who looks at acts and does them
 )
@@ -51,6 +54,7 @@ type Flags struct {
 
 	Cobra  *cobra.Command // it is to the library
 	Output *output
+	asks   []string
 	checks []func() error
 }
 
@@ -71,7 +75,7 @@ func (a *App) New(it Command) *cobra.Command {
 	if it.Forms == nil {
 		it.Forms = InForms
 	}
-	f := &Flags{FlagSet: cmd.Flags(), Cobra: cmd, Output: &output{FormTable, it.Forms}}
+	f := &Flags{FlagSet: cmd.Flags(), Cobra: cmd, Output: &output{FormTable, it.Forms}, asks: it.Asks}
 	if len(it.Forms) > 0 {
 		f.VarP(f.Output, "output", "o", "form of the output: "+strings.Join(it.Forms, ", "))
 		f.Offer("output", it.Forms...)
@@ -87,30 +91,45 @@ func (a *App) New(it Command) *cobra.Command {
 			Progress: a.newProgress()}
 		defer c.End()
 		defer c.Progress.End()
-		if err := c.prepare(cmd.Context(), it.Needs); err != nil {
-			return c.Hinted(err)
+		if it.Logs {
+			c.logInItsForm()
 		}
-		return c.Hinted(do(cmd.Context(), c))
+		err := c.prepare(cmd.Context(), it.Needs, f.asks)
+		if err == nil {
+			err = do(cmd.Context(), c)
+		}
+		return c.Hinted(err)
 	}
 	return cmd
 }
 
-func (c *Call) prepare(ctx context.Context, needs need) (err error) {
+func (c *Call) prepare(ctx context.Context, needs need, asks []string) (err error) {
 	if needs != NeedsNothing {
-		c.Config, err = c.LoadConfig()
+		c.Config, err = c.LoadConfig(asks...)
 	}
-	switch {
-	case err != nil:
-	case needs == NeedsLog:
-		err = c.OpenLog(ctx)
-	case needs == NeedsActs:
-		err = c.OpenOperator(ctx)
+	open := map[need]func(context.Context) error{
+		NeedsPool: c.OpenPool, NeedsLog: c.OpenLog, NeedsActs: c.OpenOperator,
+	}[needs]
+	if err != nil || open == nil {
+		return err
 	}
-	return err
+	return open(ctx)
 }
 
 // Check has the flags checked before anything is done.
 func (f *Flags) Check(check func() error) { f.checks = append(f.checks, check) }
+
+// Only declares a flag with which nothing but the servers of these settings is asked.
+func (f *Flags) Only(name, help string, asks ...string) *bool {
+	only := f.Bool(name, false, help)
+	f.Check(func() error {
+		if *only {
+			f.asks = asks
+		}
+		return nil
+	})
+	return only
+}
 
 // Some declares a flag whose values are a closed list, which its help ends with and shells offer. What was said is
 // whole once the flags are checked.

@@ -42,16 +42,8 @@ func conditions(f *command.Flags) *outbox.Filter {
 	return filter
 }
 
-// open opens the schema of the outbox, which need have no other table of ours. Beside a relay no other server is known.
-func open(ctx context.Context, c *command.Call) (rows outbox.Rows, err error) {
-	if c.Config, err = c.LoadConfig("MYSQL_DSN"); err == nil {
-		err = c.OpenPool(ctx)
-	}
-	if err != nil {
-		return rows, err
-	}
-	return outbox.Rows{DB: c.Pool}, nil
-}
+// asks: the schema of the outbox need have no other table of ours, and beside a relay no other server is known.
+var asks = []string{"MYSQL_DSN"}
 
 // hinted says beside err what to do where there is no outbox.
 func hinted(c *command.Call, err error) error {
@@ -70,16 +62,13 @@ var listCommand = command.Command{
 	Long: `List messages of the outbox without their bodies: those that wait for their time, are due, were refused by
 RabbitMQ and are tried again, or are parked. Nothing is locked, and a bounded part is read at a time.`,
 	Example: "  PROGRAM outbox list --state parked --since 24h",
-	Needs:   command.NeedsNothing,
+	Needs:   command.NeedsPool,
+	Asks:    asks,
 	Flags: func(f *command.Flags) command.Work {
 		filter, wanted := conditions(f), f.Listing(100)
 		return func(ctx context.Context, c *command.Call) error {
-			rows, err := open(ctx, c)
-			if err != nil {
-				return err
-			}
-			err = command.List(c, wanted, func() {}, func(most int, after string) ([]outbox.Row, string, error) {
-				return rows.List(ctx, *filter, after, min(most, outbox.MaxListed))
+			err := command.List(c, wanted, func() {}, func(most int, after string) ([]outbox.Row, string, error) {
+				return outbox.Rows{DB: c.Pool}.List(ctx, *filter, after, min(most, outbox.MaxListed))
 			}, []string{"PUT AT", "DUE AT", "TAG", "KEY", "STATE", "TRIES", "REASON"}, func(r outbox.Row) []any {
 				return []any{screen.Date(r.PutAt), screen.Date(r.DueAt), r.Tag, r.Key, r.State, r.Tries, c.Fitting(r.Reason)}
 			})
@@ -92,15 +81,12 @@ var showCommand = command.Command{
 	Use:   "show KEY",
 	Short: "Show a message of the outbox: how it stands and why, its body and headers",
 	Args:  cobra.ExactArgs(1),
-	Needs: command.NeedsNothing,
+	Needs: command.NeedsPool,
+	Asks:  asks,
 	Flags: func(f *command.Flags) command.Work {
 		tag := f.String("tag", "", "only the message with this tag")
 		return func(ctx context.Context, c *command.Call) error {
-			rows, err := open(ctx, c)
-			if err != nil {
-				return err
-			}
-			found, err := rows.Show(ctx, *tag, c.Args[0])
+			found, err := outbox.Rows{DB: c.Pool}.Show(ctx, *tag, c.Args[0])
 			if err == nil && len(found) == 0 {
 				err = fmt.Errorf("the outbox has no message with the key %q: it was sent or dropped, or was never put; "+
 					"'%s log explain' says what a consumer made of it", c.Args[0], c.Program)
@@ -148,7 +134,7 @@ The exit code is 1 when a chosen message stays, and when no message has a --key.
 
 func changeCommand(kind operator.Kind) command.Command {
 	it := changeTexts[kind]
-	it.Needs = command.NeedsNothing
+	it.Needs, it.Asks = command.NeedsPool, asks
 	it.Flags = func(f *command.Flags) command.Work {
 		filter, by, r := conditions(f), f.By(), operator.OutboxRequest{Kind: kind}
 		f.BoolVar(&r.All, "all", false, "choose all messages")
@@ -163,15 +149,11 @@ func changeCommand(kind operator.Kind) command.Command {
 			return command.RefuseIf(err != nil && (!*dryRun || r.Why != ""), "%w", err)
 		})
 		return func(ctx context.Context, c *command.Call) error {
-			rows, err := open(ctx, c)
-			if err != nil {
-				return err
-			}
 			var res outbox.Changed
-			err = c.Act(ctx, by(), *dryRun, r.Task(), func(ctx context.Context, task operator.Task) (
+			err := c.Act(ctx, by(), *dryRun, r.Task(), func(ctx context.Context, task operator.Task) (
 				_ operator.Result, err error,
 			) {
-				res, err = r.Do(ctx, rows, *dryRun, func(phase string, n int) {
+				res, err = r.Do(ctx, outbox.Rows{DB: c.Pool}, *dryRun, func(phase string, n int) {
 					c.Progress.Count(n, phase)
 					task.Progress(phase, n)
 				})

@@ -32,17 +32,9 @@ outside. Each line says what was found and what to do about it:
 What is to be done stands behind an arrow. Lines have at most 100 columns; with -o json each check is one value.
 
 The exit code is 1 when something fails. Nothing is changed: no message is published that a queue could take.`,
-	Needs: command.NeedsNothing,
 	Flags: func(f *command.Flags) command.Work {
-		ofRelay := f.Bool("outbox", false, "check only what a relay of its own needs")
-		return func(ctx context.Context, c *command.Call) (err error) {
-			var asks []string
-			if *ofRelay {
-				asks = relayAsks
-			}
-			if c.Config, err = c.LoadConfig(asks...); err != nil {
-				return err
-			}
+		ofRelay := f.Only("outbox", "check only what a relay of its own needs", relayAsks...)
+		return func(ctx context.Context, c *command.Call) error {
 			checks := doctor.Run(ctx, c.Config, c.Program, *ofRelay)
 			if err := ctx.Err(); err != nil {
 				return err // what it cut short says nothing
@@ -53,7 +45,7 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 					failed++
 				}
 			}
-			err = c.Print(checks, func(p *command.Page) { writeChecks(p, checks) })
+			err := c.Print(checks, func(p *command.Page) { writeChecks(p, checks) })
 			if failed > 0 {
 				err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
 			}

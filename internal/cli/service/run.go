@@ -11,7 +11,6 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/fold"
 )
@@ -31,21 +30,13 @@ once.
 Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
 took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
-	Needs: command.NeedsNothing,
+	Logs:  true,
 	Forms: command.NoForm,
 	Flags: func(f *command.Flags) command.Work {
-		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
+		var o daemon.Options
+		f.BoolVar(&o.IgnoreOldLog, "ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")
-		return func(ctx context.Context, c *command.Call) error {
-			o := daemon.Options{IgnoreOldLog: *ignoreOldLog}
-			return work(ctx, c, o, func(cfg config.Config, log *slog.Logger) error {
-				for _, queue := range cfg.All() {
-					log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", queue.Group, "queue", queue.Queue, "lanes",
-						queue.Lanes, "batch_size", queue.BatchSize)
-				}
-				return nil
-			})
-		}
+		return work(&o)
 	},
 }
 
@@ -58,20 +49,9 @@ the daemons of the group say of themselves, such as their rates, stands on their
 
 What is asked for on the pages is done here too, by accounts that may: docs/rights.md lists what 'pages' needs. With an
 account that may only read, everything is shown, and an act says which right is missing.`,
-	Needs: command.NeedsNothing,
+	Logs:  true,
 	Forms: command.NoForm,
-	Flags: func(*command.Flags) command.Work {
-		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, daemon.Options{PagesOnly: true}, func(cfg config.Config, log *slog.Logger) error {
-				if cfg.HTTPAddr == "" {
-					return command.Usagef("ROLLBACKD_HTTP_ADDR is off: nothing would be shown anywhere")
-				}
-				log.InfoContext(ctx, "starting", "version", c.Build.Version, "group", cfg.Group, "queue", cfg.Queue, "pages_only",
-					true)
-				return nil
-			})
-		}
-	},
+	Flags: func(*command.Flags) command.Work { return work(&daemon.Options{PagesOnly: true}) },
 }
 
 // relayAsks are the servers of a relay.
@@ -89,54 +69,54 @@ answer at ROLLBACKD_HTTP_ADDR.
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is claimed, what is under way is confirmed,
 and the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (that is sent again, then). Beside the consumer,
 ROLLBACKD_OUTBOX=on has the relay work within 'run'.`,
-	Needs: command.NeedsNothing,
+	Asks:  relayAsks,
+	Logs:  true,
 	Forms: command.NoForm,
-	Flags: func(*command.Flags) command.Work {
-		return func(ctx context.Context, c *command.Call) error {
-			return work(ctx, c, daemon.Options{RelayOnly: true}, func(cfg config.Config, log *slog.Logger) error {
-				log.InfoContext(ctx, "starting", "version", c.Build.Version, "exchange", cfg.Exchange, "routing_key",
-					cfg.RoutingKey())
-				return nil
-			}, relayAsks...)
-		}
-	},
-}
-
-// loadInLogForm is LoadConfig for a command that writes a log: where that is JSON, warnings and the error with which
-// the command ends are lines of it, also while the settings are not known yet. In text they are for a person, as
-// elsewhere.
-func loadInLogForm(ctx context.Context, a *command.App, asks ...string) (config.Config, error) {
-	format := config.LogFormat(a.Environ)
-	if !a.LogsJSON(format) {
-		return a.LoadConfig(asks...)
-	}
-	log := a.Logger(config.Config{LogFormat: config.LogFormatJSON})
-	a.LastWords = func(err error) { log.ErrorContext(ctx, "ended", "err", err.Error()) }
-	return a.LoadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) }, asks...)
+	Flags: func(*command.Flags) command.Work { return work(&daemon.Options{RelayOnly: true}) },
 }
 
 // besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often:
 // large bodies would else lie around as garbage, four times over.
 const besideBudget = 64 << 20
 
-// work runs a daemon, of whose beginning begin tells, until it is told to stop.
-func work(
-	ctx context.Context, c *command.Call, o daemon.Options, begin func(config.Config, *slog.Logger) error, asks ...string,
-) error {
-	cfg, err := loadInLogForm(ctx, c.App, asks...)
-	if err != nil {
-		return command.Said(err)
+// work runs a daemon until it is told to stop.
+func work(o *daemon.Options) command.Work {
+	return func(ctx context.Context, c *command.Call) error {
+		folding := fold.New(c.Logger(c.Config).Handler(), deadletter.Fingerprint)
+		defer folding.Flush()
+		limit := int64(besideBudget)
+		for _, queue := range c.Config.All() {
+			limit += queue.MemoryBudget
+		}
+		command.CollectSeldom(limit)
+		o.Version, o.Revision = c.Build.Version, c.Build.Revision
+		err := run(ctx, c, slog.New(folding), *o)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, consumer.ErrDrainTimeout):
+			err = fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, c.Config.DrainTimeout)
+		}
+		return command.Said(command.SQLFileError(err))
 	}
-	folding := fold.New(c.Logger(cfg).Handler(), deadletter.Fingerprint)
-	defer folding.Flush()
-	log := slog.New(folding)
-	limit := int64(besideBudget)
-	for _, queue := range cfg.All() {
-		limit += queue.MemoryBudget
+}
+
+func run(ctx context.Context, c *command.Call, log *slog.Logger, o daemon.Options) (err error) {
+	cfg, begin := c.Config, log.With("version", o.Version)
+	switch {
+	case o.RelayOnly:
+		begin.InfoContext(ctx, "starting", "exchange", cfg.Exchange, "routing_key", cfg.RoutingKey())
+	case o.PagesOnly && cfg.HTTPAddr == "":
+		return command.Usagef("ROLLBACKD_HTTP_ADDR is off: nothing would be shown anywhere")
+	case o.PagesOnly:
+		begin.InfoContext(ctx, "starting", "group", cfg.Group, "queue", cfg.Queue, "pages_only", true)
+	default:
+		for _, queue := range cfg.All() {
+			begin.InfoContext(ctx, "starting", "group", queue.Group, "queue", queue.Queue, "lanes", queue.Lanes, "batch_size",
+				queue.BatchSize)
+		}
 	}
-	command.CollectSeldom(limit)
-	o.Version, o.Revision = c.Build.Version, c.Build.Revision
-	if err = begin(cfg, log); err == nil && cfg.ExpectedFile != "" && !o.RelayOnly { // whose pages know what should come
+	if cfg.ExpectedFile != "" && !o.RelayOnly { // whose pages know what should come
 		o.Expected, err = c.Query(cfg.ExpectedFile, "ROLLBACKD_EXPECTED_FILE")
 	}
 	var d *daemon.Daemon
@@ -146,12 +126,8 @@ func work(
 	if err == nil {
 		err = d.Run(ctx)
 	}
-	switch {
-	case errors.Is(err, consumer.ErrDrainTimeout):
-		err = fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
-	case err == nil:
+	if err == nil {
 		log.InfoContext(context.WithoutCancel(ctx), "stopped")
-		return nil
 	}
-	return command.Said(command.SQLFileError(err))
+	return err
 }

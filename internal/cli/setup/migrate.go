@@ -47,22 +47,14 @@ With --status: show what is there and what is missing, change nothing, and exit 
 		migrateFromHelp,
 	Example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
     --map-tag order_cancel=stock.rollback --dry-run`,
-	Needs: command.NeedsNothing,
 	Flags: func(f *command.Flags) command.Work {
 		status := f.Bool("status", false, "only show what is there and what is missing")
-		alone := f.Bool("outbox", false, "only the table of the outbox")
+		alone := f.Only("outbox", "only the table of the outbox", "MYSQL_DSN")
 		old := takenOver(f, status)
 		f.Check(func() error {
 			return command.RefuseIf(*alone && old.From != "", "--outbox and --from do not go together")
 		})
-		return func(ctx context.Context, c *command.Call) (err error) {
-			var asks []string
-			if *alone {
-				asks = []string{"MYSQL_DSN"}
-			}
-			if c.Config, err = c.LoadConfig(asks...); err != nil {
-				return err
-			}
+		return func(ctx context.Context, c *command.Call) error {
 			if old.From != "" {
 				return takeOver(ctx, c, *old)
 			}
