@@ -26,18 +26,19 @@ import (
 
 // Daemon is one `rollbackd run`, `serve` or `relay`. Make it with [New], run it once.
 type Daemon struct {
+	o        Options
 	cfg      config.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
 	engine   *consumer.Consumers // a member for each of cfg.All; nil: the relay works alone, or nobody
 	relay    *store.Relay        // of the outbox; nil: none
-	webhook  *deadletter.Webhook // nil: none
 	site     *site.Site          // nil without HTTP address
-	exports  *telemetry.Provider // of spans and metrics; nil: not made yet
-	checks   []handler.Check     // of handlers, before anything is consumed
+	exports  *telemetry.Provider // of spans and metrics
+	closers  []func() error      // of what New has opened
+	checks   []handler.Check     // before anything is consumed
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
-	unchecked    atomic.Pointer[string]
-	ignoreOldLog bool
+	unchecked atomic.Pointer[string]
+	warn      func(config.Warning) // logs what is amiss with a setting that is read again
 }
 
 // Options are what a Daemon is told beside the settings.
@@ -59,18 +60,18 @@ type Options struct {
 
 // New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
 // away.
-func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
-	d = prepared(ctx, cfg, log, o)
-	d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log)
-	switch {
-	case err != nil || o.PagesOnly:
-	case o.RelayOnly:
-		d.relay, err = store.OpenRelay(ctx, d.cfg.Config, log, d.registry)
-	default:
-		err = d.openEngine(ctx, o)
+func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (*Daemon, error) {
+	d := &Daemon{o: o, cfg: cfg, log: log, registry: prometheus.NewRegistry()}
+	d.warn = func(w config.Warning) { log.WarnContext(ctx, w.String()) }
+	d.cfg.Config.Fresh = consumer.Fresh{
+		MySQLDSN: cfg.Fresh("MYSQL_DSN", d.warn), RedisURL: cfg.Fresh("REDIS_URL", d.warn),
+		AMQPURLs: cfg.FreshAMQPURLs(d.warn),
 	}
-	if err == nil {
-		err = d.openSite(ctx, o)
+	d.measure()
+	var err error
+	if d.exports, err = telemetry.Open(ctx, o.Version, d.registry, log); err == nil {
+		d.closers = append(d.closers, d.exports.Close)
+		err = d.open(ctx)
 	}
 	if err != nil {
 		err = errors.Join(err, d.close())
@@ -78,102 +79,115 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d
 	return d, err
 }
 
-// openEngine makes what consumes, and what publishes the outbox beside it.
-func (d *Daemon) openEngine(ctx context.Context, o Options) (err error) {
-	cfg, log := d.cfg, d.log
-	spans := d.exports.Spans
-	if cfg.DeadLetterWebhook != "" {
-		secrets := cfg.Fresh("DEAD_LETTER_WEBHOOK_SECRET", d.warn(ctx))
-		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
-			URL: cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) }, TracerProvider: spans,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	var members []consumer.Member
-	for _, queue := range d.cfg.All() {
-		m := consumer.Member{Config: queue.Config, Handler: o.Handler}
-		m.Fresh, m.Hook, m.Registerer, m.Logger, m.TracerProvider = d.cfg.Config.Fresh, o.Hook, d.registry, log, spans
-		if d.webhook != nil {
-			m.Notifier = d.webhook
-		}
-		if m.Handler == nil {
-			if m.Handler, err = d.handler(ctx, queue); err != nil {
-				return err
-			}
-		}
-		members = append(members, m)
-	}
-	d.engine, err = consumer.OpenAll(ctx, members...)
-	return err
-}
-
-// handler makes that of a queue, and keeps its check.
-func (d *Daemon) handler(ctx context.Context, queue config.Config) (consumer.Handler, error) {
-	queue.Config.Fresh = d.cfg.Config.Fresh
-	h, check, err := handler.Open(ctx, handler.Options{
-		Config: queue, Fresh: func(key string) func() string { return queue.Fresh(key, d.warn(ctx)) }, Logger: d.log,
-		Registry: prometheus.WrapRegistererWith(prometheus.Labels{"queue": queue.Queue}, d.registry),
-	})
-	if check != nil {
-		d.checks = append(d.checks, check)
-	}
-	return h, err
-}
-
-// warn logs what is amiss with a setting that is read again.
-func (d *Daemon) warn(ctx context.Context) func(config.Warning) {
-	return func(w config.Warning) { d.log.WarnContext(ctx, w.String()) }
-}
-
-// prepared has what every daemon has: metrics of the process, and secrets that are read again.
-func prepared(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) *Daemon {
-	d := &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
+// measure has the metrics of the process.
+func (d *Daemon) measure() {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
-			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
+			ConstLabels: prometheus.Labels{"version": d.o.Version, "revision": d.o.Revision, "goversion": runtime.Version()},
 		}, func() float64 { return 1 }))
-	for file, end := range cfg.CertificateEnds() {
+	for file, end := range d.cfg.CertificateEnds() {
 		d.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rollbackd_certificate_end_seconds", Help: "Unix time at which the first certificate of a PEM file ends, " +
 				"as the file is now; NaN while it holds none.",
 			ConstLabels: prometheus.Labels{"file": file},
 		}, end))
 	}
-	warn := d.warn(ctx)
-	d.cfg.Config.Fresh = consumer.Fresh{
-		MySQLDSN: cfg.Fresh("MYSQL_DSN", warn), RedisURL: cfg.Fresh("REDIS_URL", warn), AMQPURLs: cfg.FreshAMQPURLs(warn),
-	}
-	return d
 }
 
-// openSite makes what answers over HTTP, if there is an address for it; that of a relay has neither pages nor API.
-func (d *Daemon) openSite(ctx context.Context, said Options) error {
-	cfg := d.cfg
-	if cfg.HTTPAddr == "" {
-		return nil
+// queues are the settings of each queue, with the secrets as they are now.
+func (d *Daemon) queues() []config.Config {
+	all := d.cfg.All()
+	for i := range all {
+		all[i].Config.Fresh = d.cfg.Config.Fresh
 	}
-	o := site.Options{Expected: said.Expected}
-	o.Addr, o.Version, o.Metrics, o.Debug, o.Bare = cfg.HTTPAddr, said.Version, d.registry, http.DefaultServeMux,
-		said.RelayOnly
-	o.Guard.Token, o.Guard.TokensFile, o.Guard.Proxy = cfg.Fresh("ADMIN_TOKEN", d.warn(ctx)), cfg.AdminTokensFile,
-		site.Proxy(cfg.AdminProxy)
-	o.Guard.BasePath = cfg.BasePath
+	return all
+}
+
+// open makes what works, and what answers over HTTP if there is an address for it.
+func (d *Daemon) open(ctx context.Context) (err error) {
+	switch {
+	case d.o.PagesOnly:
+	case d.o.RelayOnly:
+		if d.relay, err = store.OpenRelay(ctx, d.cfg.Config, d.log, d.registry); err == nil {
+			d.closers = append(d.closers, d.relay.Close)
+		}
+	default:
+		err = d.openEngine(ctx)
+	}
+	if err != nil || d.cfg.HTTPAddr == "" {
+		return err
+	}
+	opened, err := site.Open(ctx, d.answers())
+	if err == nil {
+		d.site, d.closers = opened, append(d.closers, opened.Close)
+	}
+	return err
+}
+
+// openEngine makes what consumes, and what publishes the outbox beside it.
+func (d *Daemon) openEngine(ctx context.Context) (err error) {
+	var webhook deadletter.Notifier
+	if d.cfg.DeadLetterWebhook != "" {
+		secrets := d.cfg.Fresh("DEAD_LETTER_WEBHOOK_SECRET", d.warn)
+		opened, err := deadletter.NewWebhook(deadletter.WebhookOptions{
+			URL: d.cfg.DeadLetterWebhook, Secrets: func() []string { return config.Lines(secrets()) },
+			TracerProvider: d.exports.Spans,
+		})
+		if err != nil {
+			return err
+		}
+		webhook, d.closers = opened, append(d.closers, func() error {
+			opened.Close()
+			return nil
+		})
+	}
+	var members []consumer.Member
+	for _, queue := range d.queues() {
+		h, check := d.o.Handler, handler.Check(nil)
+		if h == nil {
+			h, check, err = handler.Open(ctx, handler.Options{
+				Config: queue, Fresh: func(key string) func() string { return queue.Fresh(key, d.warn) }, Logger: d.log,
+				Registry: prometheus.WrapRegistererWith(prometheus.Labels{"queue": queue.Queue}, d.registry),
+			})
+		}
+		if err != nil {
+			return err
+		}
+		if check != nil {
+			d.checks = append(d.checks, check)
+		}
+		m := consumer.Member{Config: queue.Config, Handler: h}
+		m.Hook, m.Registerer, m.Logger, m.TracerProvider, m.Notifier = d.o.Hook, d.registry, d.log, d.exports.Spans, webhook
+		members = append(members, m)
+	}
+	if !d.o.IgnoreOldLog {
+		for _, queue := range d.queues() {
+			d.checks = append(d.checks, d.oldLog(queue))
+		}
+	}
+	if d.engine, err = consumer.OpenAll(ctx, members...); err == nil {
+		d.closers = append(d.closers, d.engine.Close)
+	}
+	return err
+}
+
+// answers are what pages and API show; that of a relay has neither.
+func (d *Daemon) answers() site.Options {
+	cfg, o := d.cfg, site.Options{Expected: d.o.Expected}
+	o.Addr, o.Version, o.Bare = cfg.HTTPAddr, d.o.Version, d.o.RelayOnly
+	o.Metrics, o.Debug = d.registry, http.DefaultServeMux
+	o.Guard.Token, o.Guard.TokensFile = cfg.Fresh("ADMIN_TOKEN", d.warn), cfg.AdminTokensFile
+	o.Guard.Proxy, o.Guard.BasePath = site.Proxy(cfg.AdminProxy), cfg.BasePath
 	o.View.Health, o.View.Logger = d.health, d.log
 	o.View.Hide.Bodies, o.View.Hide.Pointers = cfg.UIHideBodies, cfg.UIRedact
-	for _, queue := range cfg.All() {
+	for _, queue := range d.queues() {
 		o.Queues = append(o.Queues, store.Queue{Config: queue.Config, OrderOf: handler.OrderOf(queue.Handler)})
 	}
 	if d.engine != nil {
 		o.Members = d.engine.Members()
 	}
-	opened, err := site.Open(ctx, o)
-	if err == nil {
-		d.site = opened
-	}
-	return err
+	return o
 }
 
 // Run consumes until ctx ends and drains then; see [consumer.Consumer.Run] for its errors. The pages answer until the
@@ -201,7 +215,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	case d.engine == nil:
 		<-working.Done()
 	default:
-		if err = errors.Join(d.checkHandlers(working), d.checkOldLogs(working)); err == nil && working.Err() == nil {
+		if err = d.check(working); err == nil && working.Err() == nil {
 			err = d.engine.Run(working) // intake, work, copies, acks, connections, pools
 		}
 	}
@@ -211,39 +225,27 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, <-served, d.close())
 }
 
-// checkHandlers asks whether each handler can work, before any message meets it. A stop meanwhile is none of their
-// errors.
-func (d *Daemon) checkHandlers(ctx context.Context) error {
+// check asks whether each handler can work, and whether no old consumer does, before any message is taken. A stop
+// meanwhile is none of their errors.
+func (d *Daemon) check(ctx context.Context) error {
 	defer d.unchecked.Store(nil)
+	var errs []error
 	for _, check := range d.checks {
-		if err := check(ctx, d.waitsForMySQL); err != nil && ctx.Err() == nil {
-			return err
+		err := check(ctx, func(err error) { d.unchecked.Store(new(consumer.DependencyMySQL + ": " + err.Error())) })
+		if ctx.Err() == nil {
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-func (d *Daemon) waitsForMySQL(err error) {
-	why := consumer.DependencyMySQL + ": " + err.Error()
-	d.unchecked.Store(&why)
-}
-
-// close ends what is not the engine's. An engine that never ran is closed too.
+// close ends what was opened. An engine that never ran is closed too.
 func (d *Daemon) close() error {
-	if d.webhook != nil {
-		d.webhook.Close()
-	}
 	var errs []error
-	if d.site != nil {
-		errs = append(errs, d.site.Close())
+	for _, end := range slices.Backward(d.closers) {
+		errs = append(errs, end())
 	}
-	if d.engine != nil {
-		errs = append(errs, d.engine.Close())
-	}
-	if d.relay != nil {
-		errs = append(errs, d.relay.Close())
-	}
-	return errors.Join(append(errs, d.exports.Close())...)
+	return errors.Join(errs...)
 }
 
 func (d *Daemon) health() site.Readiness {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/handler"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/store"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // ErrOldLog says that a classic consumer's table, which was taken over, has what is not known here.
@@ -24,48 +24,30 @@ const (
 	oldLogPause = time.Second
 )
 
-// checkOldLogs refuses to begin beside an old consumer that is still at work: both would give stock back for copies of
-// one message. While the database is away it waits; a stop meanwhile is none of its errors.
-func (d *Daemon) checkOldLogs(ctx context.Context) error {
-	if d.ignoreOldLog {
-		return nil
-	}
-	for _, queue := range d.cfg.All() {
-		queue.Config.Fresh = d.cfg.Config.Fresh
-		if err := d.checkOldLog(ctx, queue); err != nil {
+// oldLog refuses to begin beside an old consumer that is still at work: both would give stock back for copies of one
+// message. While the database is away it waits.
+func (d *Daemon) oldLog(queue config.Config) handler.Check {
+	return func(ctx context.Context, waiting func(error)) error {
+		s, err := store.Open(ctx, store.Queue{Config: queue.Config}, "check", store.Options{MaxOpen: 1})
+		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func (d *Daemon) checkOldLog(ctx context.Context, queue config.Config) error {
-	s, err := store.Open(ctx, store.Queue{Config: queue.Config}, "check", store.Options{MaxOpen: 1})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = s.Close() }() // nothing is left in it
-	defer d.unchecked.Store(nil)
-	said := false
-	look := func() (nothing struct{}, err error) {
-		err = d.lookAtOldLogs(ctx, s)
-		if errors.Is(err, ErrOldLog) || mysqldb.NoTable(err) || mysqldb.NoDatabase(err) {
-			return nothing, backoff.Permanent(err)
-		}
-		return nothing, err
-	}
-	_, err = backoff.Retry(ctx, look, backoff.WithBackOff(backoff.NewConstantBackOff(oldLogPause)),
-		backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
-			d.waitsForMySQL(err)
+		defer func() { _ = s.Close() }() // nothing is left in it
+		for said := false; ; said = true {
+			err := d.lookAtOldLogs(ctx, s)
+			switch {
+			case err == nil, errors.Is(err, ErrOldLog):
+				return err
+			case ctx.Err() != nil, mysqldb.NoTable(err), mysqldb.NoDatabase(err): // of which the engine tells
+				return nil
+			}
+			waiting(err)
 			if !said {
 				d.log.WarnContext(ctx, "cannot look yet whether an old log was taken over, nothing is consumed", "err", err)
 			}
-			said = true
-		}))
-	if errors.Is(err, ErrOldLog) {
-		return err
+			_ = wait.For(ctx, oldLogPause) // the next look sees its end
+		}
 	}
-	return nil // it was stopped, or tables are missing, of which the engine tells
 }
 
 func (d *Daemon) lookAtOldLogs(ctx context.Context, s *store.Store) error {
