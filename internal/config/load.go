@@ -299,43 +299,38 @@ func (c Config) Fresh(key string, warn func(Warning)) func() string {
 	case s.secret == nil || s.from != FromFile:
 		return func() string { return s.raw }
 	}
-	return (&fresh{Variable: s, last: s.raw, warn: warn}).text
-}
-
-// fresh is one setting whose file is read again.
-type fresh struct {
-	*Variable
-	warn func(Warning)
-
-	mu   sync.Mutex
-	last string // the last good text; guarded by mu
-	told string // what was warned of and still holds; guarded by mu
-}
-
-func (f *fresh) text() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if info, err := os.Stat(f.path); err == nil && !info.Mode().IsRegular() {
-		return f.last // a pipe has been read to its end
+	var reading sync.Mutex
+	last, told := s.raw, "" // the last good text, and what was warned of and still holds
+	return func() string {
+		reading.Lock()
+		defer reading.Unlock()
+		if info, err := os.Stat(s.path); err == nil && !info.Mode().IsRegular() {
+			return last // a pipe has been read to its end
+		}
+		now, problem := s.again(last)
+		if problem == "" {
+			last = now
+		} else if problem != told {
+			warn(Warning{Variable: s.Name + fileSuffix, What: problem + "; the former value stays in use"})
+		}
+		told = problem
+		return last
 	}
-	now, err := readWithin(f.path, rereadTimeout)
-	problem := ""
+}
+
+// again reads the file of a secret again, and says why what it holds cannot follow on the last text.
+func (s *Variable) again(last string) (now, problem string) {
+	now, err := readWithin(s.path, rereadTimeout)
 	switch {
 	case err != nil:
 		problem = "cannot be read again: " + err.Error()
-	case now == f.last:
-	case now == "" || !f.accepts(now):
+	case now == last:
+	case now == "" || !s.accepts(now):
 		problem = "holds a malformed value now"
-	case f.secret.fixed(now) != f.secret.fixed(f.last):
+	case s.secret.fixed(now) != s.secret.fixed(last):
 		problem = "names another server, database or parameter now: that needs a restart"
-	default:
-		f.last = now
 	}
-	if problem != "" && problem != f.told {
-		f.warn(Warning{Variable: f.Name + fileSuffix, What: problem + "; the former value stays in use"})
-	}
-	f.told = problem
-	return f.last
+	return now, problem
 }
 
 func dsnWithoutLogin(raw string) string {

@@ -61,17 +61,15 @@ func (c *Config) refuseShared(queue string, ours map[string]string) {
 
 // checkBeside compares the settings of two queues. The later one is refused.
 func (c *Config) checkBeside(before Config) {
-	refuse := func(key string, broken bool, format string, args ...any) {
-		if broken && c.good(key) && before.good(key) {
-			c.of(key).refuse(format, args...)
-		}
+	beside := func(key string, broken bool, format string, args ...any) {
+		c.needs(key, "", broken && before.good(key), format, args...)
 	}
 	queue := before.Queue
-	refuse("QUEUE", c.Queue == queue, "is the queue of two of ROLLBACKD_QUEUES: say ROLLBACKD_NAME__QUEUE for one")
-	refuse("ROUTING_KEYS", c.Exchange == before.Exchange && slices.ContainsFunc(c.RoutingKeys, func(key string) bool {
+	beside("QUEUE", c.Queue == queue, "is the queue of two of ROLLBACKD_QUEUES: say ROLLBACKD_NAME__QUEUE for one")
+	beside("ROUTING_KEYS", c.Exchange == before.Exchange && slices.ContainsFunc(c.RoutingKeys, func(key string) bool {
 		return slices.Contains(before.RoutingKeys, key)
 	}), "has a key that is bound to queue %s too: each of its messages would come to both", queue)
 	another := c.Handler != before.Handler || c.SQLFile != before.SQLFile || c.HTTPTarget != before.HTTPTarget
-	refuse("GROUP", c.Group == before.Group && c.LogTable == before.LogTable && another, "is that of queue %s too, which "+
+	beside("GROUP", c.Group == before.Group && c.LogTable == before.LogTable && another, "is that of queue %s too, which "+
 		"has another handler: what one has applied would be done for the other", queue)
 }

@@ -124,6 +124,19 @@ func (c *Call) Input(path, what string) (io.Reader, error) {
 	return file, nil
 }
 
+// ReadInput reads a file, or the standard input for "-", as far as so many bytes.
+func (c *Call) ReadInput(path, what string, most int64) ([]byte, error) {
+	from, err := c.Input(path, what)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(from, most))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return text, nil
+}
+
 // SayUnknownGroup says that the log has no row of ROLLBACKD_GROUP, and which groups it has.
 func (c *Call) SayUnknownGroup(ctx context.Context) {
 	if text, err := c.UnknownGroup(ctx); err == nil && text != "" { // the list itself is right

@@ -63,6 +63,13 @@ func (t *Table) Add(cells ...any) {
 	t.Rows = append(t.Rows, row)
 }
 
+// Count appends a row of how many there are, if there are any.
+func (t *Table) Count(n int, cells ...any) {
+	if n > 0 {
+		t.Add(append([]any{n}, cells...)...)
+	}
+}
+
 // Render writes a list in the chosen form: t for a screen, or value as JSON.
 func (c *Call) Render(value any, t Table) error { return c.Print(value, func(p *Page) { p.Table(t) }) }
 

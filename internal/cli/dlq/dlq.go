@@ -3,15 +3,25 @@
 package dlq
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/cli/command"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
@@ -21,9 +31,8 @@ var Commands = []command.Command{{
 	Of: []command.Command{listCommand, showCommand, exportCommand, replayCommand, discardCommand, editCommand},
 }}
 
-// conditions are those that all dlq commands know. What it points to is whole once the flags are checked.
-func conditions(f *command.Flags) *deadletter.Filter {
-	filter := new(deadletter.Filter)
+// conditions are those that all dlq commands know. The filter is whole once the flags are checked.
+func conditions(f *command.Flags, filter *deadletter.Filter) {
 	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
 	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
 	command.Some(f, &filter.Reasons, "reason", "choose by reason; may be given several times: ", dedup.Reasons(),
@@ -38,12 +47,12 @@ func conditions(f *command.Flags) *deadletter.Filter {
 	})
 	f.Span(&filter.Since, &filter.Until, "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration "+
 		"like 24h", "choose those dead before then, said as for --since")
-	return filter
 }
 
 // readFilter is the filter of a command that reads the log, which knows fewer keys at a time than the queue.
 func readFilter(f *command.Flags) *deadletter.Filter {
-	filter := conditions(f)
+	filter := new(deadletter.Filter)
+	conditions(f, filter)
 	f.FewKeys(&filter.Keys)
 	return filter
 }
@@ -51,11 +60,12 @@ func readFilter(f *command.Flags) *deadletter.Filter {
 // chosenBy are the flags that choose letters, but for --all.
 var chosenBy = []string{"key", "tag", "reason", "since", "until", "order", "sku", "body"}
 
-// choose is the filter of a command that changes something: it must be said what. A file chooses by itself.
-func choose(f *command.Flags) (filter *deadletter.Filter, from *string) {
-	filter = conditions(f)
+// choose has the letters chosen that a command changes: it must be said which. A file chooses by itself.
+func choose(f *command.Flags, r *operator.Request) {
+	filter := &r.Filter
+	conditions(f, filter)
 	f.BoolVar(&filter.All, "all", false, "choose all letters")
-	from = f.String("from", "", "take the letters from this FILE, an export; - is the standard input")
+	f.StringVar(&r.From, "from", "", "take the letters from this FILE, an export; - is the standard input")
 	f.Check(func() error {
 		narrow := slices.ContainsFunc(chosenBy, func(name string) bool {
 			flag := f.Lookup(name)
@@ -64,7 +74,7 @@ func choose(f *command.Flags) (filter *deadletter.Filter, from *string) {
 		if filter.All && narrow {
 			return command.Usagef("--all and a condition contradict each other")
 		}
-		queued := *from == "" // where what has an unknown effect never is
+		queued := r.From == "" // where what has an unknown effect never is
 		filter.All = filter.All || !queued && !narrow
 		return cmp.Or(command.RefuseIf(!filter.All && !narrow, "which letters? --all, or one of --%s",
 			strings.Join(chosenBy, ", --")),
@@ -72,7 +82,6 @@ func choose(f *command.Flags) (filter *deadletter.Filter, from *string) {
 				"before rollbackd left these open, and no queue has a letter of them; '%s dlq export --reason %[1]s -o FILE', "+
 				"then --from FILE", dedup.ReasonEffectUnknown, f.Cobra.Root().Name()))
 	})
-	return filter, from
 }
 
 var listCommand = command.Command{
@@ -128,4 +137,122 @@ func replaysText(l deadletter.Letter) string {
 		text += " (parked)"
 	}
 	return text
+}
+
+// maxShownText is how many characters of a body, of properties or of headers are shown on a screen.
+const maxShownText = 4000
+
+var showCommand = command.Command{
+	Use:   "show KEY",
+	Short: "Show a dead letter: why it is dead, its body, properties, headers and story",
+	Long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and
+headers, and its story. The queue is not touched. On a screen long texts are cut and control characters escaped; -o json
+has all. A key that is dead under several tags is shown once for each.`,
+	Args:  cobra.ExactArgs(1),
+	Needs: command.NeedsLog,
+	Flags: func(f *command.Flags) command.Work {
+		tag := f.String("tag", "", "only the letter with this tag")
+		return func(ctx context.Context, c *command.Call) error {
+			all, err := c.Letters.Show(ctx, c.Args[0], *tag)
+			if err == nil && len(all) == 0 {
+				c.SayUnknownGroup(ctx)
+				err = fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it",
+					c.Config.Group, c.Args[0], c.Program)
+			}
+			if err != nil {
+				return err
+			}
+			return c.Print(all, func(p *command.Page) {
+				for i, s := range all {
+					if i > 0 {
+						p.Addf("\n")
+					}
+					writeLetter(p, s)
+				}
+			})
+		}
+	},
+}
+
+// letter tells of a letter.
+func writeLetter(p *command.Page, s deadletter.Shown) {
+	facts := command.Table{Header: []string{"identity", fmt.Sprintf("group %s, tag %s, key %s", s.Group, s.Tag, s.Key)}}
+	for _, fact := range [][2]string{
+		{"dead", string(s.Reason) + " since " + screen.Date(s.DeadAt)}, {"error", s.Remark},
+		{"attempts", fmt.Sprintf("%d, replays %s", s.Attempts, replaysText(s.Letter))}, {"message id", s.MessageID},
+		{"body sha256", s.BodyHash}, {"properties" + cutMark(s.HeadersCut), compactJSON(s.Properties)},
+		{"headers" + cutMark(s.HeadersCut), compactJSON(s.Headers)}, {"body" + cutMark(s.BodyCut), s.Body},
+		{"body in hex" + cutMark(s.BodyCut), hex.EncodeToString(s.BodyBytes[:min(len(s.BodyBytes), maxShownText)])},
+	} {
+		facts.Fact(fact[0], screen.Shorten(fact[1], maxShownText))
+	}
+	p.Table(facts)
+	if len(s.Events) == 0 {
+		return
+	}
+	story := command.Table{Header: []string{"AT", "FROM", "TO", "ATTEMPT", "REPLAYS", "BY", "NOTE"}}
+	for _, e := range s.Events {
+		story.Add(e.At.Format("2006-01-02T15:04:05.000Z"), e.From, e.To, e.Attempt, e.Replays, e.By,
+			screen.Shorten(e.Error, 120))
+	}
+	p.Addf("\n")
+	p.Table(story)
+}
+
+func cutMark(cut bool) string {
+	if cut {
+		return " (cut in the log)"
+	}
+	return ""
+}
+
+func compactJSON(text json.RawMessage) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, text); err != nil {
+		return string(text)
+	}
+	return b.String()
+}
+
+var exportCommand = command.Command{
+	Use:   "export",
+	Short: "Write dead letters to a file, a JSON object per line",
+	Long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key,
+reason, properties, headers, and the body in base64. All are written unless conditions choose. The queue is not touched,
+and the letters stay.
+
+'PROGRAM dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6
+rounds a sku_id beyond 2^53 when it reads the body as JSON. 'PROGRAM publish --letters FILE' puts them on the
+main queue as they are, like a letter moved by hand.`,
+	Example: `  PROGRAM dlq export --reason malformed -o letters.ndjson
+  jq -c '.body |= (@base64d | sub("\"quantity\": *[0-9]+"; "\"quantity\":2") | @base64)' letters.ndjson > mended.ndjson
+  PROGRAM dlq replay --from mended.ndjson`,
+	Needs: command.NeedsLog,
+	Forms: command.NoForm,
+	Flags: func(f *command.Flags) command.Work {
+		filter := readFilter(f)
+		f.Limit(&filter.Limit, 0, "write at most so many; 0: all")
+		path := f.StringP("output", "o", "-", "the FILE, which must not exist; - is the standard output")
+		return func(ctx context.Context, c *command.Call) (err error) {
+			to := c.Stdout
+			if *path != "-" {
+				file, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // bodies are nobody else's business
+				if err != nil {
+					return command.Usagef("the export: %w", err)
+				}
+				to = file
+				defer func() {
+					err = errors.Join(err, file.Close())
+				}()
+			}
+			buffered := bufio.NewWriterSize(to, 64<<10)
+			n, err := c.Letters.Export(ctx, *filter, command.Escaping{Writer: buffered})
+			err = errors.Join(c.Hinted(err), buffered.Flush())
+			if n == 0 && err == nil {
+				c.SayUnknownGroup(ctx)
+			}
+			c.Say("exported %s", screen.Plural(n, "letter"))
+			return err
+		}
+	},
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,14 +46,14 @@ What is to stay the same message, under its key, is mended by 'PROGRAM dlq repla
 			r := now.EditRequest
 			r.Why = *why
 			if *body != "" {
-				text, err := read(c, *body, "the body")
+				text, err := c.ReadInput(*body, "the body", mostBody)
 				if err != nil {
 					return err
 				}
 				r.Body = string(text)
 			}
 			if *headers != "" {
-				text, err := read(c, *headers, "the headers")
+				text, err := c.ReadInput(*headers, "the headers", mostBody)
 				if err != nil {
 					return err
 				}
@@ -103,16 +102,4 @@ func deadOne(ctx context.Context, c *command.Call, tag string) (name operator.Me
 		name = operator.MessageName{Tag: shown[0].Tag, Key: shown[0].Key}
 	}
 	return name, err
-}
-
-func read(c *command.Call, file, what string) ([]byte, error) {
-	from, err := c.Input(file, what)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(from, mostBody))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
-	}
-	return text, nil
 }

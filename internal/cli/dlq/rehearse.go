@@ -26,7 +26,7 @@ func (m *moving) rehearse(ctx context.Context, c *command.Call) error {
 		return err
 	}
 	who := operator.Actor{Name: m.by()}
-	a, err := c.Acts.Rehearse(ctx, who, "", operator.RehearsalRequest{Filter: *m.filter, Force: m.asked.Force})
+	a, err := c.Acts.Rehearse(ctx, who, "", operator.RehearsalRequest{Filter: m.Filter, Force: m.Force})
 	if err != nil {
 		return c.OfActs(err)
 	}
@@ -67,14 +67,8 @@ func rehearsalTable(r *operator.Rehearsal) command.Table {
 	for _, g := range r.Groups {
 		t.Add(g.Count, g.Outcome.Words(), strings.Join(g.Rows(), ", "), g.First[0].Key, screen.Shorten(g.Error, 160))
 	}
-	for _, rest := range []struct {
-		n    int
-		what string
-	}{{r.Moved, "replayed or ended by somebody meanwhile"}, {r.Parked, "parked: stay without --force"}} {
-		if rest.n > 0 {
-			t.Add(rest.n, rest.what, "", "", "")
-		}
-	}
+	t.Count(r.Moved, "replayed or ended by somebody meanwhile", "", "", "")
+	t.Count(r.Parked, "parked: stay without --force", "", "", "")
 	if r.More {
 		t.Add("-", "older letters were not looked at", "", "", "")
 	}

@@ -50,20 +50,20 @@ var replayCommand = command.Command{
   PROGRAM dlq replay --from mended.ndjson`,
 	Flags: func(f *command.Flags) command.Work {
 		m := newMoving(f, operator.KindReplay)
-		f.StringVar(&m.asked.Why, "why", "", command.WhyHelp)
-		f.BoolVar(&m.asked.Force, "force", false, "also letters whose row is gone and that are older than "+
+		f.StringVar(&m.Why, "why", "", command.WhyHelp)
+		f.BoolVar(&m.Force, "force", false, "also letters whose row is gone and that are older than "+
 			"ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens "+
 			"again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
-		f.BoolVar(&m.asked.Discarded, "discarded", false, "also letters whose identity was discarded")
-		f.Float64Var(&m.asked.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
-		f.IntVar(&m.asked.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
-		f.IntVar(&m.asked.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
+		f.BoolVar(&m.Discarded, "discarded", false, "also letters whose identity was discarded")
+		f.Float64Var(&m.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
+		f.IntVar(&m.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
+		f.IntVar(&m.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
 			"are dead again; 0: only count them")
 		rehearse := f.Bool("rehearse", false, "change nothing: a daemon runs each letter through its handler in a "+
 			"transaction that is rolled back, and says what would become of it")
 		noWait := f.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
 		f.Check(func() error {
-			r := &m.asked
+			r := &m.Request
 			err := cmp.Or(
 				command.RefuseIf(*noWait && (r.MaxFailures != 0 || f.Changed("window")), "--no-wait looks at nothing: without "+
 					"--max-failures and --window"),
@@ -101,9 +101,9 @@ copy of their messages is acked without an effect. Which letters is said as for 
 	Example: `  PROGRAM dlq discard --key 20261121-0001 --why "a test order"`,
 	Flags: func(f *command.Flags) command.Work {
 		m := newMoving(f, operator.KindDiscard)
-		f.StringVar(&m.asked.Why, "why", "", command.WhyHelp+"; required")
+		f.StringVar(&m.Why, "why", "", command.WhyHelp+"; required")
 		f.Check(func() error {
-			return command.RefuseIf(operator.Plain(m.asked.Why) == "", "--why is missing: say why these letters may end "+
+			return command.RefuseIf(operator.Plain(m.Why) == "", "--why is missing: say why these letters may end "+
 				"without an effect")
 		})
 		return m.run
@@ -112,17 +112,16 @@ copy of their messages is acked without an effect. Which letters is said as for 
 
 // moving is a replay or a discard.
 type moving struct {
-	asked  operator.Request
-	filter *deadletter.Filter
-	from   *string
+	operator.Request
+
 	dryRun *bool
 	by     func() string
 }
 
 func newMoving(f *command.Flags, kind operator.Kind) *moving {
-	m := &moving{asked: operator.Request{Kind: kind}, by: f.By()}
-	m.filter, m.from = choose(f)
-	f.Limit(&m.filter.Limit, 0, string(kind)+" at most so many; 0: no limit")
+	m := &moving{Request: operator.Request{Kind: kind}, by: f.By()}
+	choose(f, &m.Request)
+	f.Limit(&m.Limit, 0, string(kind)+" at most so many; 0: no limit")
 	m.dryRun = f.Bool("dry-run", false, "change nothing, count what would be done")
 	return m
 }
@@ -133,16 +132,16 @@ const mostMemory = 192 << 20
 
 // run does it as an act, and shows what it did, also when it ended early.
 func (m *moving) run(ctx context.Context, c *command.Call) error {
-	lines, err := c.Input(*m.from, "the letters")
+	lines, err := c.Input(m.From, "the letters")
 	if err != nil {
 		return err
 	}
 	command.CollectSeldom(mostMemory)
-	r := m.asked
-	r.Filter, r.Why, r.From, r.Limit = *m.filter, operator.Plain(r.Why), *m.from, m.filter.Limit
-	var of deadletter.Selection = *m.filter
+	r := m.Request
+	r.Why, r.Filter.Limit = operator.Plain(r.Why), r.Limit
+	var of deadletter.Selection = r.Filter
 	if r.From != "" {
-		of = deadletter.File{Name: r.From, Lines: lines, Filter: *m.filter}
+		of = deadletter.File{Name: r.From, Lines: lines, Filter: r.Filter}
 	}
 	var res deadletter.Result
 	err = c.Act(ctx, m.by(), *m.dryRun, operator.TaskRequest{Kind: r.Kind, Why: r.Why, Detail: r}, func(
@@ -207,33 +206,28 @@ func undone(c *command.Call, res deadletter.Result, named bool) error {
 
 func resultTable(res deadletter.Result) command.Table {
 	t := command.Table{Header: []string{"LETTERS", "OUTCOME"}}
-	add := func(n int, outcome string) {
-		if n > 0 {
-			t.Add(n, outcome)
-		}
-	}
 	replayed, discarded := "replayed", "discarded"
 	if res.DryRun {
 		replayed, discarded = "would be replayed", "would be discarded"
 	}
 	t.Add(res.Found, "found")
-	add(res.Replayed, replayed)
-	add(res.Mended, "  of them with a mended body")
-	add(res.Applied, "  of them applied by now")
-	add(res.FailedAgain, "  of them failed again")
-	add(res.DeadAgain, "    and are dead again")
-	add(res.Unsettled, "  of them not processed yet")
-	add(res.Discarded, discarded)
+	t.Count(res.Replayed, replayed)
+	t.Count(res.Mended, "  of them with a mended body")
+	t.Count(res.Applied, "  of them applied by now")
+	t.Count(res.FailedAgain, "  of them failed again")
+	t.Count(res.DeadAgain, "    and are dead again")
+	t.Count(res.Unsettled, "  of them not processed yet")
+	t.Count(res.Discarded, discarded)
 	for _, reason := range slices.Sorted(maps.Keys(res.ByReason)) {
-		add(res.ByReason[reason], "  of them "+string(reason))
+		t.Count(res.ByReason[reason], "  of them "+string(reason))
 	}
-	add(res.Duplicates, "dropped: other copies of these messages")
-	add(res.Stale, "dropped: their messages had ended already")
-	add(res.NotSelected, "not chosen")
-	add(res.Later, "came after the beginning")
-	add(len(res.Left), "chosen, but stay")
-	add(res.Parked, "  of them parked")
-	add(res.Unseen, "not looked at: the run ended before")
+	t.Count(res.Duplicates, "dropped: other copies of these messages")
+	t.Count(res.Stale, "dropped: their messages had ended already")
+	t.Count(res.NotSelected, "not chosen")
+	t.Count(res.Later, "came after the beginning")
+	t.Count(len(res.Left), "chosen, but stay")
+	t.Count(res.Parked, "  of them parked")
+	t.Count(res.Unseen, "not looked at: the run ended before")
 	if res.DryRun {
 		t.Add("-", "this was a dry run: nothing was changed")
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -62,13 +61,9 @@ consumer log does not learn of it, so that a daemon that gets the message applie
 // messageToTry is the message as a daemon would be handed it.
 func messageToTry(c *command.Call, key, tag string) (m consumer.Message, err error) {
 	cfg := c.Config
-	from, err := c.Input(c.Args[0], "the message")
+	body, err := c.ReadInput(c.Args[0], "the message", strictjson.MaxBytes+1)
 	if err != nil {
 		return m, err
-	}
-	body, err := io.ReadAll(io.LimitReader(from, strictjson.MaxBytes+1))
-	if err != nil {
-		return m, fmt.Errorf("read the message: %w", err)
 	}
 	tag = cmp.Or(tag, cfg.RoutingKeys[0])
 	sources, _ := wire.ParseKeySources(cfg.KeyFrom) // the settings were read

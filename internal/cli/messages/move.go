@@ -75,8 +75,8 @@ func move(ctx context.Context, c *command.Call, o shovel.Options) error {
 	}
 	t := command.Table{Header: []string{"MESSAGES", "OUTCOME"}}
 	t.Add(res.Moved, fmt.Sprintf("moved from %s to %s", res.From, res.To))
+	t.Count(res.Left, "stay in "+res.From+": they cannot be carried")
 	if res.Left > 0 {
-		t.Add(res.Left, "stay in "+res.From+": they cannot be carried")
 		err = errors.Join(err, fmt.Errorf("messages that stay in %s: %d", res.From, res.Left))
 	}
 	return errors.Join(c.Render(res, t), err)

@@ -175,9 +175,7 @@ func render(c *command.Call, r operator.OutboxRequest, res outbox.Changed, dryRu
 	}
 	t := command.Table{Header: []string{"MESSAGES", "OUTCOME"}}
 	t.Add(res.Changed, did)
-	if res.Left > 0 {
-		t.Add(res.Left, "stay: a relay or a transaction has them in hand")
-	}
+	t.Count(res.Left, "stay: a relay or a transaction has them in hand")
 	if res.More {
 		t.Add("-", "there are more, which were not looked at")
 	}
