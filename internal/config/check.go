@@ -13,34 +13,35 @@ import (
 // checkTogether compares settings with each other. A row is the setting that is refused, those that it is compared
 // with, and when. What is bad by itself is left alone: one mistake, one line.
 func (c *Config) checkTogether() {
+	need := c.needs
 	retries, timeout, calls := c.longestWait(), shortDuration(c.HandlerTimeout), c.Handler == HandlerHTTP
 	urls, redlock := len(redisdb.SplitURLs(c.RedisURL)), c.Lock == lock.KindRedlock && c.RedisURL != ""
 	twice := redisdb.Twice(c.RedisURL)
 	const fewest = 3 // masters: with two both are needed, and with one there is nothing to agree on
-	c.needs("PREFETCH", "BATCH_SIZE", c.Prefetch < c.BatchSize, "is less than BATCH_SIZE (%d), so that no batch could fill: "+
+	need("PREFETCH", "BATCH_SIZE", c.Prefetch < c.BatchSize, "is less than BATCH_SIZE (%d), so that no batch could fill: "+
 		"at least that is needed", c.BatchSize)
-	c.needs("LEASE", "HANDLER_TIMEOUT", c.Lease <= c.HandlerTimeout, "must be longer than HANDLER_TIMEOUT (%s), else a "+
+	need("LEASE", "HANDLER_TIMEOUT", c.Lease <= c.HandlerTimeout, "must be longer than HANDLER_TIMEOUT (%s), else a "+
 		"second worker takes over while the first one runs", timeout)
-	c.needs("RETRY_DELAYS", "MAX_ATTEMPTS", len(c.RetryDelays) < c.MaxAttempts-1, "has too few delays (%d): MAX_ATTEMPTS "+
+	need("RETRY_DELAYS", "MAX_ATTEMPTS", len(c.RetryDelays) < c.MaxAttempts-1, "has too few delays (%d): MAX_ATTEMPTS "+
 		"(%d) needs at least %d", len(c.RetryDelays), c.MaxAttempts, c.MaxAttempts-1)
-	c.needs("LOG_RETENTION", "RETRY_DELAYS", c.LogRetention > 0 && c.LogRetention <= retries, "must be longer than all "+
+	need("LOG_RETENTION", "RETRY_DELAYS", c.LogRetention > 0 && c.LogRetention <= retries, "must be longer than all "+
 		"RETRY_DELAYS together (%s), else a success row goes before its last copy", shortDuration(retries))
-	c.needs("SQL_FILE", "HANDLER", c.Handler == HandlerSQL && c.SQLFile == "", "is needed by HANDLER=sql: the file with the "+
+	need("SQL_FILE", "HANDLER", c.Handler == HandlerSQL && c.SQLFile == "", "is needed by HANDLER=sql: the file with the "+
 		"statements")
-	c.needs("EMIT", "HANDLER", c.Emit != "" && c.Handler != HandlerStock, "is an event of HANDLER=stock; another handler "+
+	need("EMIT", "HANDLER", c.Emit != "" && c.Handler != HandlerStock, "is an event of HANDLER=stock; another handler "+
 		"puts its events into the outbox itself")
-	c.needs("HTTP_TARGET", "HANDLER", calls && c.HTTPTarget == "", "is needed by HANDLER=http: the URL of the service")
-	c.needs("HTTP_TIMEOUT", "HANDLER HANDLER_TIMEOUT", calls && c.HTTPTimeout > c.HandlerTimeout, "must be at most "+
+	need("HTTP_TARGET", "HANDLER", calls && c.HTTPTarget == "", "is needed by HANDLER=http: the URL of the service")
+	need("HTTP_TIMEOUT", "HANDLER HANDLER_TIMEOUT", calls && c.HTTPTimeout > c.HandlerTimeout, "must be at most "+
 		"HANDLER_TIMEOUT (%s)", timeout)
-	c.needs("HTTP_TLS_CERT_FILE", "HANDLER HTTP_TLS_KEY_FILE", calls && (c.HTTPTLSCertFile == "") != (c.HTTPTLSKeyFile == ""),
+	need("HTTP_TLS_CERT_FILE", "HANDLER HTTP_TLS_KEY_FILE", calls && (c.HTTPTLSCertFile == "") != (c.HTTPTLSKeyFile == ""),
 		"and HTTP_TLS_KEY_FILE belong together: set both or none")
-	c.needs("REDIS_URL", "LOCK", c.Lock == lock.KindRedis && urls > 1, "names %d servers that know nothing of each other: "+
+	need("REDIS_URL", "LOCK", c.Lock == lock.KindRedis && urls > 1, "names %d servers that know nothing of each other: "+
 		"LOCK=redlock asks several, LOCK=redis one", urls)
-	c.needs("REDIS_URL", "LOCK", redlock && (urls < fewest || urls%2 == 0), "names %d: LOCK=redlock needs an odd number of "+
+	need("REDIS_URL", "LOCK", redlock && (urls < fewest || urls%2 == 0), "names %d: LOCK=redlock needs an odd number of "+
 		"masters that know nothing of each other, three or more, comma-separated", urls)
-	c.needs("REDIS_URL", "LOCK", redlock && twice != "", "names %s twice: the masters of LOCK=redlock must be different "+
+	need("REDIS_URL", "LOCK", redlock && twice != "", "names %s twice: the masters of LOCK=redlock must be different "+
 		"servers, or one of them has two votes", twice)
-	c.needs("DEAD_LETTER_WEBHOOK_SECRET", "DEAD_LETTER_WEBHOOK", c.DeadLetterWebhook == "" && c.DeadLetterWebhookSecret != "",
+	need("DEAD_LETTER_WEBHOOK_SECRET", "DEAD_LETTER_WEBHOOK", c.DeadLetterWebhook == "" && c.DeadLetterWebhookSecret != "",
 		"is set, but there is no DEAD_LETTER_WEBHOOK that it could sign: set both or none")
 	c.joinTLS()
 	switch { // one of two ways to have no lock is left, and no Redis that nobody asks

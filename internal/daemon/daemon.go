@@ -26,7 +26,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/site"
 	"github.com/rollbackd/rollbackd/internal/store"
 	"github.com/rollbackd/rollbackd/internal/telemetry"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Daemon is one `rollbackd run`, `serve` or `relay`. Make it with [New], run it once.
@@ -302,7 +301,10 @@ func (d *Daemon) oldLog(queue config.Config) handler.Check {
 			if !said {
 				d.log.WarnContext(ctx, "cannot look yet whether an old log was taken over, nothing is consumed", "err", err)
 			}
-			_ = wait.For(ctx, oldLogPause) // the next look sees its end
+			select {
+			case <-ctx.Done(): // which the next look sees
+			case <-time.After(oldLogPause):
+			}
 		}
 	}
 }

@@ -111,8 +111,8 @@ func (a *App) Logger(cfg config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.Stderr, options))
 }
 
-// logInItsForm has all that is said in the log where that is JSON, also while the settings are not known yet. In text it
-// is for a person, as elsewhere.
+// logInItsForm has all that is said in the log where that is JSON, also while the settings are not known yet. In text
+// it is for a person, as elsewhere.
 func (a *App) logInItsForm() {
 	if a.LogsJSON(config.LogFormat(a.Environ)) {
 		a.Log = a.Logger(config.Config{LogFormat: config.LogFormatJSON})
