@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,23 +26,20 @@ type Claiming struct {
 // ErrLost: somebody else was faster, or it is not time, or the row is failed and marked with MarkAlone and the owner is
 // not. ErrUnknown: call again with the same owner; a claim found to be ours is ours.
 func (l *Log) ClaimAll(ctx context.Context, all []Claiming, owner string) (claims []Claim, errs []error) {
-	rows, errs := moveAll(ctx, l, all, func(a Claiming) (*change, error) {
+	rows, errs := moveAll(ctx, l, all, func(a Claiming) *change {
 		var unknown error
 		if a.Entry == nil && len(a.From.BodyHash) == 0 {
 			unknown = fmt.Errorf("%w: it does not know its message", ErrTransition)
 		}
-		c, err := l.begin(actionClaim, a.From, unknown, validateOwner(owner))
-		if err != nil {
-			return nil, err
-		}
+		c := l.begin(actionClaim, a.From, unknown, validateOwner(owner))
 		c.to.Attempts++
 		c.to.Owner = owner
 		c.entry, c.silent = a.Entry, a.From.Status == Absent || a.From.PutOff()
-		if a.From.Status == Absent && a.Entry.Came != "" {
+		if a.From.Status == Absent && a.Entry != nil && a.Entry.Came != "" {
 			c.remark = set(a.Entry.Came)
 		}
 		c.reason = set(Reason("")) // one noted by Exhaust is void when MAX_ATTEMPTS was raised since
-		return c, nil
+		return c
 	})
 	claims = make([]Claim, len(all))
 	for i, r := range rows {
@@ -73,25 +69,20 @@ func (l *Log) ApplyAll(ctx context.Context, tx Execer, from []Row) error {
 	if l.memory != nil {
 		l.memory.begin()
 	}
-	return succeedAll(ctx, l, tx, from, func(from Row) (*change, error) {
+	return succeedAll(ctx, l, tx, from, func(from Row) *change {
 		var none error
 		if from.Status == Absent {
 			none = fmt.Errorf("%w: it has no row", ErrTransition)
 		}
-		c, err := l.begin(actionInsert, from, none)
-		if err == nil {
-			c.to.Attempts++
-			c.dropBody, c.silent = true, true
-		}
-		return c, err
+		c := l.begin(actionInsert, from, none)
+		c.to.Attempts++
+		c.silent = true
+		return c
 	})
 }
 
-func succeedAll[T any](ctx context.Context, l *Log, tx Execer, all []T, begin func(T) (*change, error)) error {
-	changes, err := changesOf(all, begin)
-	if err != nil {
-		return err
-	}
+func succeedAll[T any](ctx context.Context, l *Log, tx Execer, all []T, begin func(T) *change) error {
+	changes := inOrder(mapped(all, begin))
 	if err := l.applyAll(ctx, tx, changes); err != nil {
 		return fmt.Errorf("success of %d rows from %v: %w", len(all), changes[0].key, err)
 	}
@@ -104,12 +95,10 @@ func (l *Log) MarkAll(ctx context.Context, claims []Claim) (errs []error) {
 	return errs
 }
 
-func (l *Log) succeeding(claim Claim) (*change, error) {
-	c, err := l.begin(actionSuccess, claim.Row())
-	if err == nil {
-		c.dropBody, c.silent = true, true
-	}
-	return c, err
+func (l *Log) succeeding(claim Claim) *change {
+	c := l.begin(actionSuccess, claim.Row())
+	c.silent = true
+	return c
 }
 
 // Hold locks the rows of claims until tx ends, and compares each with its claim. ErrLost: somebody else has one of
@@ -119,21 +108,18 @@ func (l *Log) Hold(ctx context.Context, tx Execer, claims []Claim) error {
 		return l.memory.hold(claims)
 	}
 	for some := range slices.Chunk(claims, lookUpAnyRows) {
-		keys := make([]Identity, len(some))
-		for i, c := range some {
-			keys[i] = c.Identity
-		}
+		keys := mapped(some, func(c Claim) Identity { return c.Identity })
 		s := l.ofKeys(keys, "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, '')")
 		s.add(" ORDER BY group_name, msg_tag, msg_key FOR UPDATE")
-		held := make(map[Identity]Version, len(some))
-		_, err := list(ctx, tx, s, func(rows *sql.Rows) (k Identity, err error) {
-			var v Version
-			err = rows.Scan(&k.Group, &k.Tag, &k.Key, &v.Status, &v.Attempts, &v.Replays, &v.Owner)
-			held[k] = v
-			return k, err
+		rows, err := list(ctx, tx, s, func(r *Row) []any {
+			return []any{&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &r.Owner}
 		})
 		if err != nil {
 			return fmt.Errorf("hold %d claims from %v: %w", len(some), some[0].Identity, err)
+		}
+		held := make(map[Identity]Version, len(some))
+		for _, r := range rows {
+			held[r.Identity] = r.Version
 		}
 		for _, c := range some {
 			if held[c.Identity] != c.version() {
@@ -156,13 +142,11 @@ type Failure struct {
 // FailAll records that the attempts of claims failed, and why. Each row is due after the delay of its attempts; when
 // none is left it waits for Dead. ErrLost: somebody else has the row. ErrUnknown: call again.
 func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []error) {
-	return moveAll(ctx, l, all, func(f Failure) (*change, error) {
-		c, err := l.begin(actionFail, f.Claim.Row())
-		if err == nil {
-			c.say(f.Cause)
-			c.after(f.After)
-		}
-		return c, err
+	return moveAll(ctx, l, all, func(f Failure) *change {
+		c := l.begin(actionFail, f.Claim.Row())
+		c.say(f.Cause)
+		c.after(f.After)
+		return c
 	})
 }
 
@@ -179,28 +163,26 @@ type Blamed struct {
 // MaxOwner bytes, is unlike that of every other call. ErrLost: there is a row by now, or it was moved, and nothing is
 // counted.
 func (l *Log) BlameAll(ctx context.Context, all []Blamed, owner string) (rows []Row, errs []error) {
-	return moveAll(ctx, l, all, func(b Blamed) (*change, error) {
+	return moveAll(ctx, l, all, func(b Blamed) *change {
 		if b.From.Identity == (Identity{}) {
 			b.From = absent(b.Entry.Identity)
 		}
-		c, err := l.begin(actionBlame, b.From, validateOwner(owner))
-		if err == nil {
-			c.to.Attempts++
-			c.to.Owner = owner
-			if b.From.Status == Absent {
-				c.entry = &b.Entry
-			}
-			c.say(b.Cause)
-			c.after(b.After)
+		c := l.begin(actionBlame, b.From, validateOwner(owner))
+		c.to.Attempts++
+		c.to.Owner = owner
+		if b.From.Status == Absent {
+			c.entry = &b.Entry
 		}
-		return c, err
+		c.say(b.Cause)
+		c.after(b.After)
+		return c
 	})
 }
 
 // UnclaimAll gives claims back that never ran to an end through no fault of their messages: no attempt is counted, and
 // each row is due at once. ErrLost: somebody else has the row. ErrUnknown: call again.
 func (l *Log) UnclaimAll(ctx context.Context, claims []Claim) (errs []error) {
-	_, errs = moveAll(ctx, l, claims, func(c Claim) (*change, error) { return l.unclaiming(Failure{Claim: c}) })
+	_, errs = moveAll(ctx, l, claims, func(c Claim) *change { return l.unclaiming(Failure{Claim: c}) })
 	return errs
 }
 
@@ -214,15 +196,12 @@ func (l *Log) PutOffAll(ctx context.Context, all []Failure) (errs []error) {
 
 // unclaiming is for a claim that never ran, or with a cause for one that was put off. How long a message is put off is
 // to be seen, so its row gets back the time that it had, and however often that happens its story has one line of it.
-func (l *Log) unclaiming(f Failure) (*change, error) {
-	c, err := l.begin(actionUnclaim, f.Claim.Row())
-	if err != nil {
-		return nil, err
-	}
+func (l *Log) unclaiming(f Failure) *change {
+	c := l.begin(actionUnclaim, f.Claim.Row())
 	c.to.Attempts--
 	c.backdate = l.delay(c.to.Attempts)
 	if f.Cause == "" {
-		return c, nil
+		return c
 	}
 	c.say(putOff + f.Cause)
 	c.after(f.After)
@@ -232,7 +211,7 @@ func (l *Log) unclaiming(f Failure) (*change, error) {
 	} else {
 		c.asMade = c.to.Attempts == 0 && c.to.Replays == 0
 	}
-	return c, nil
+	return c
 }
 
 // Exhaust ends a claim whose lease is over and which was the last attempt: the worker never said what became of it,
@@ -240,18 +219,15 @@ func (l *Log) unclaiming(f Failure) (*change, error) {
 // Dead, so that its letter has the same reason whoever publishes it. ErrLost: the lease lives, attempts are left, or
 // somebody else has the row.
 func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
-	return first(moveAll(ctx, l, []Row{from}, func(from Row) (*change, error) {
-		c, err := l.begin(actionExhaust, from)
-		if err != nil {
-			return nil, err
-		}
+	return first(moveAll(ctx, l, []Row{from}, func(from Row) *change {
+		c := l.begin(actionExhaust, from)
 		why := fmt.Sprintf("attempt %d by %s ended without a result: its lease is over", from.Attempts, from.Owner)
 		if from.Remark != "" {
 			why += "; before: " + from.Remark
 		}
 		c.say(why)
 		c.reason = set(ReasonCrashed)
-		return c, nil
+		return c
 	}))
 }
 
@@ -260,15 +236,12 @@ func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
 // its row over with others, which pays for no second death. The row is due at once and marked, so that its next attempt
 // is made alone; that one is not taken back. ErrLost: the lease lives, or somebody else has the row.
 func (l *Log) Forgive(ctx context.Context, from Row) (Row, error) {
-	return first(moveAll(ctx, l, []Row{from}, func(from Row) (*change, error) {
+	return first(moveAll(ctx, l, []Row{from}, func(from Row) *change {
 		var alone error
 		if from.Status == Processing && !from.ClaimedWithOthers() {
 			alone = fmt.Errorf("%w: it was claimed alone", ErrTransition)
 		}
-		c, err := l.begin(actionForgive, from, alone)
-		if err != nil {
-			return nil, err
-		}
+		c := l.begin(actionForgive, from, alone)
 		if from.TakenWithOthers() {
 			c.step.Guard &^= guardSpent
 		}
@@ -277,6 +250,6 @@ func (l *Log) Forgive(ctx context.Context, from Row) (Row, error) {
 		c.backdate = l.delay(c.to.Attempts)
 		c.why = fmt.Sprintf("attempt %d, which was claimed together with others, ended without a result: it is made again, "+
 			"alone", from.Attempts)
-		return c, nil
+		return c
 	}))
 }

@@ -26,12 +26,11 @@ const (
 func (l *Log) Clocks(ctx context.Context) (time.Time, error) {
 	sent := time.Now()
 	now, err := l.Now(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
 	took := time.Since(sent)
-	here := sent.Add(took / 2).Round(0)
-	if err := l.clocks.judge(now, here, took/2, time.Since(l.clocks.made)); err != nil {
+	if err == nil {
+		err = l.clocks.judge(now, sent.Add(took/2).Round(0), took/2, time.Since(l.clocks.made))
+	}
+	if err != nil {
 		return time.Time{}, err
 	}
 	return now, nil

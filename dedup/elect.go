@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -9,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -79,15 +79,13 @@ func Campaign(ctx context.Context, log *slog.Logger, posts ...Post) {
 
 // Leader is the connection that holds the lock of Campaign for a group; 0 when nobody does.
 func (l *Log) Leader(ctx context.Context, group string) (connection int64, err error) {
+	defer wrap(&err, "ask who is elected")
 	name, err := l.leadName(ctx, l.db, group)
-	var id sql.NullInt64
-	if err == nil {
-		err = l.db.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", name).Scan(&id)
-	}
 	if err != nil {
-		return 0, fmt.Errorf("ask who is elected: %w", err)
+		return 0, err
 	}
-	return id.Int64, nil
+	err = sqlOf("SELECT IS_USED_LOCK(?)", name).scan(ctx, l.db, mysqldb.OrZero(&connection))
+	return connection, err
 }
 
 // LeaderAddress says where the connection of the elected process comes from, as the server sees it: host and port, or
@@ -101,10 +99,7 @@ func (l *Log) LeaderAddress(ctx context.Context, group string) (string, error) {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("ask who is elected: %w", err)
 	}
-	if p.Host == "" {
-		return fmt.Sprintf("connection %d", id), nil
-	}
-	return p.Host, nil
+	return cmp.Or(p.Host, fmt.Sprint("connection ", id)), nil
 }
 
 // term is one session: it waits for elections, and serves those posts that it wins.
@@ -189,7 +184,7 @@ func waitForLock(ctx context.Context, conn *sql.Conn, name string) error {
 // tryLock reports whether a named lock of the server is this connection's now, after so many seconds at most.
 func tryLock(ctx context.Context, conn *sql.Conn, name string, wait int) (bool, error) {
 	var got sql.NullBool
-	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, wait).Scan(&got)
+	err := sqlOf("SELECT GET_LOCK(?, ?)", name, wait).scan(ctx, conn, &got)
 	if err == nil && !got.Valid {
 		err = errors.New("the server broke it off")
 	}
@@ -199,7 +194,7 @@ func tryLock(ctx context.Context, conn *sql.Conn, name string, wait int) (bool, 
 // stillElected fails when the lock is not certainly ours any more.
 func stillElected(ctx context.Context, conn *sql.Conn, name string) error {
 	var ours sql.NullBool
-	err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", name).Scan(&ours)
+	err := sqlOf("SELECT IS_USED_LOCK(?) = CONNECTION_ID()", name).scan(ctx, conn, &ours)
 	if err == nil && !ours.Bool {
 		err = errors.New("the lock is not ours")
 	}
@@ -221,7 +216,7 @@ func (l *Log) leadName(ctx context.Context, on Execer, group string) (string, er
 	return "rollbackd.keeper." + hex.EncodeToString(hash[:20]), nil
 }
 
-func schemaOf(ctx context.Context, on Execer) (string, error) {
-	names, err := list(ctx, on, sqlOf("SELECT DATABASE()"), value[string])
-	return strings.Join(names, ""), err
+func schemaOf(ctx context.Context, on Execer) (name string, err error) {
+	err = sqlOf("SELECT DATABASE()").scan(ctx, on, &name)
+	return name, err
 }

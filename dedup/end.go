@@ -28,20 +28,17 @@ func (l *Log) DeadRows(ctx context.Context, all []Death) (errs []error) {
 	return errs
 }
 
-func (l *Log) dying(d Death) (*change, error) {
+func (l *Log) dying(d Death) *change {
 	if d.From.Identity == (Identity{}) {
 		d.From = absent(d.Entry.Identity)
 	}
-	c, err := l.begin(actionDead, d.From, validateReason(d.Reason))
-	if err != nil {
-		return nil, err
-	}
+	c := l.begin(actionDead, d.From, validateReason(d.Reason))
 	if d.From.Status != Failed || len(d.From.BodyHash) == 0 { // it has its message since it was claimed, blamed, condemned
 		c.entry = &d.Entry // or reopened
 	}
 	c.reason = set(d.Reason)
 	c.say(d.Cause)
-	return c, nil
+	return c
 }
 
 // Condemnation is what CondemnAll takes.
@@ -59,17 +56,14 @@ type Condemnation struct {
 // and gets no further attempt, whoever comes; it waits for Dead. The owner, 1 to MaxOwner bytes and unlike every other,
 // tells whose work the row is; a claimed one keeps its claim's.
 func (l *Log) CondemnAll(ctx context.Context, all []Condemnation) (rows []Row, errs []error) {
-	return moveAll(ctx, l, all, func(a Condemnation) (*change, error) {
-		c, err := l.begin(actionCondemn, a.From, validateReason(a.Reason), validateOwner(a.Owner))
-		if err != nil {
-			return nil, err
-		}
+	return moveAll(ctx, l, all, func(a Condemnation) *change {
+		c := l.begin(actionCondemn, a.From, validateReason(a.Reason), validateOwner(a.Owner))
 		if a.From.Status != Processing {
 			c.to.Owner = a.Owner
 		}
 		c.entry, c.reason = &a.Entry, set(a.Reason)
 		c.say(a.Cause)
-		return c, nil
+		return c
 	})
 }
 
@@ -80,16 +74,15 @@ const parked = "parked "
 // and the story gets a line. It is no transition: status, version and times stay, so that nobody who has read the row
 // loses it. False: it is marked already, or somebody has moved the row.
 func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, err error) {
+	defer wrap(&err, "park %v", row.Identity)
 	if row.Status != Dead {
-		return false, fmt.Errorf("park %v: %w from %v", row.Identity, ErrTransition, row.Status)
+		return false, fmt.Errorf("%w from %v", ErrTransition, row.Status)
 	}
 	err = l.inTx(ctx, func(tx Execer) error {
 		var s statement
 		s.add("UPDATE "+l.table+" FORCE INDEX (PRIMARY) SET remark = LEFT(CONCAT(?, remark), ?)", parked+why+": ", MaxRemark)
 		s.add(keyIs, keyArgs(row.Identity)...)
-		s.add(" AND consumer_status = ?", int(row.Status))
-		s.add(" AND consumer_times = ?", row.Attempts)
-		s.add(" AND replays = ?", row.Replays)
+		s.add(" AND consumer_status = ? AND consumer_times = ? AND replays = ?", int(row.Status), row.Attempts, row.Replays)
 		s.add(" AND remark NOT LIKE ?", parked+"%")
 		affected, err := s.exec(ctx, tx)
 		if err != nil || affected != 1 {
@@ -100,10 +93,7 @@ func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, e
 		_, err = l.event(c).exec(ctx, tx)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("park %v: %w", row.Identity, err)
-	}
-	return marked, nil
+	return marked && err == nil, err
 }
 
 // maxAdopted bounds the replays of a letter that is adopted: its header may be forged, and the column counts on.
@@ -113,12 +103,10 @@ const maxAdopted = 1 << 30
 // Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by
 // hand: the daemon acks an older one. For the rest it is like [Log.Dead].
 func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason Reason, cause, by string) error {
-	_, err := first(moveAll(ctx, l, []Death{{absent(e.Identity), e, reason, cause}}, func(d Death) (*change, error) {
-		c, err := l.dying(d)
-		if err == nil {
-			c.to.Replays, c.by = max(0, min(replays, maxAdopted)), by
-		}
-		return c, err
+	_, err := first(moveAll(ctx, l, []Death{{absent(e.Identity), e, reason, cause}}, func(d Death) *change {
+		c := l.dying(d)
+		c.to.Replays, c.by = max(0, min(replays, maxAdopted)), by
+		return c
 	}))
 	return err
 }
@@ -127,18 +115,14 @@ func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason Reason, ca
 // deleted the row. The caller must hold, in tx, locks on what proves the effect. It writes a line of the story.
 // ErrExists: there is a row. Whatever the error, roll tx back.
 func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Identity, by, why string) error {
-	c, err := l.begin(actionInsert, absent(k))
-	if err != nil {
-		return err
-	}
+	c := l.begin(actionInsert, absent(k))
 	c.to.Attempts, c.entry, c.by = 1, &Entry{Identity: k}, by
 	c.say(why)
-	err = l.apply(ctx, tx, []*change{c})
-	if errors.Is(err, ErrLost) {
-		err = ErrExists
+	if err := l.moveIn(ctx, tx, c); errors.Is(err, ErrLost) {
+		c.err = ErrExists
 	}
-	if err != nil {
-		return fmt.Errorf("adopt %v as applied: %w", k, err)
+	if c.err != nil {
+		return fmt.Errorf("adopt %v as applied: %w", k, c.err)
 	}
 	return nil
 }

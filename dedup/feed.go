@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 )
@@ -58,12 +57,10 @@ func (l *Log) StepsBy(ctx context.Context, group, by string, to Status, after in
 
 // CountBy is how many identities somebody brought into a status, by the steps after an id. It reads every step since.
 func (l *Log) CountBy(ctx context.Context, group, by string, to Status, after int64) (n int, err error) {
+	defer wrap(&err, "count the steps by %s", by)
 	where := stepsBy(group, by, to, after)
-	if err := sqlOf("SELECT COUNT(DISTINCT msg_tag, msg_key) FROM "+l.events+
-		where.String(), where.args...).scan(ctx, l.db, &n); err != nil {
-		return 0, fmt.Errorf("count the steps by %s: %w", by, err)
-	}
-	return n, nil
+	err = sqlOf("SELECT COUNT(DISTINCT msg_tag, msg_key) FROM "+l.events+where.String(), where.args...).scan(ctx, l.db, &n)
+	return n, err
 }
 
 func stepsBy(group, by string, to Status, after int64) statement {
@@ -71,25 +68,19 @@ func stepsBy(group, by string, to Status, after int64) statement {
 		cutText(by, MaxBy), int(to), []byte(group))
 }
 
-func (l *Log) steps(ctx context.Context, what string, where statement) ([]Event, error) {
-	steps, err := list(ctx, l.db, sqlOf("SELECT id, group_name, msg_tag, msg_key, "+since+"`at`), "+
+func (l *Log) steps(ctx context.Context, what string, where statement) (_ []Event, err error) {
+	defer wrap(&err, "read %s", what)
+	return list(ctx, l.db, sqlOf("SELECT id, group_name, msg_tag, msg_key, "+since+"`at`), "+
 		"ABS(TIMESTAMPDIFF(MICROSECOND, `at`, UTC_TIMESTAMP(6))), COALESCE(`from`, -1), `to`, attempt, replays, "+
-		"COALESCE(owner, ''), error, `by` FROM "+l.events+where.String(), where.args...),
-		func(rows *sql.Rows) (e Event, err error) {
-			err = rows.Scan(&e.ID, &e.Group, &e.Tag, &e.Key, utc{&e.At}, micros{&e.Age}, &e.From, &e.To, &e.Attempt,
-				&e.Replays, &e.Owner, &e.Error, &e.By)
-			return e, err
-		})
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
-	}
-	return steps, nil
+		"COALESCE(owner, ''), error, `by` FROM "+l.events+where.String(), where.args...), func(e *Event) []any {
+		return []any{&e.ID, &e.Group, &e.Tag, &e.Key, utc{&e.At}, micros{&e.Age}, &e.From, &e.To, &e.Attempt, &e.Replays,
+			&e.Owner, &e.Error, &e.By}
+	})
 }
 
 // LastEvent is the id of the last step that is written down; 0 when none is.
 func (l *Log) LastEvent(ctx context.Context) (id int64, err error) {
-	if err := sqlOf("SELECT COALESCE(MAX(id), 0) FROM "+l.events).scan(ctx, l.db, &id); err != nil {
-		return 0, fmt.Errorf("read the last step: %w", err)
-	}
-	return id, nil
+	defer wrap(&err, "read the last step")
+	err = sqlOf("SELECT COALESCE(MAX(id), 0) FROM "+l.events).scan(ctx, l.db, &id)
+	return id, err
 }

@@ -3,7 +3,6 @@ package dedup
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -39,10 +38,7 @@ func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int)
 		s.Seen, s.All = s.Seen+seen, s.All && seen < most
 		some.add(" WHERE LOCATE(?, words) > 0", text)
 		found, err := list(ctx, l.db, sqlOf("SELECT DISTINCT group_name, msg_tag, msg_key FROM "+some.String(), some.args...),
-			func(rows *sql.Rows) (k Identity, err error) {
-				err = rows.Scan(&k.Group, &k.Tag, &k.Key)
-				return k, err
-			})
+			func(k *Identity) []any { return []any{&k.Group, &k.Tag, &k.Key} })
 		if err != nil {
 			return nil, s, fmt.Errorf("look for %q in what is filed under %s: %w", text, tag, err)
 		}
@@ -62,39 +58,33 @@ func (l *Log) Holding(
 ) (Search, error) {
 	s := Search{All: true}
 	for _, status := range states {
-		f := Filter{Group: group, Statuses: []Status{status}, Limit: MaxListed}
-		for left, more := most, true; more; {
+		f := Filter{Group: group, Statuses: []Status{status}}
+		for left, more := most, true; more && left > 0; more = f.After != "" {
+			f.Limit = min(left, MaxListed)
 			rows, next, err := l.List(ctx, f)
 			if err != nil {
 				return s, err
 			}
-			all := len(rows)
-			rows = rows[:min(all, left)]
 			for some := range slices.Chunk(rows, bodiesPerQuery) {
 				if err := l.holding(ctx, some, words, each); err != nil {
 					return s, fmt.Errorf("look into the bodies of %d rows in %v: %w", len(some), status, err)
 				}
 			}
 			s.Seen, left, f.After = s.Seen+len(rows), left-len(rows), next
-			more = next != "" && left > 0
-			s.All = s.All && all == len(rows) && (next == "" || left > 0)
+			s.All = s.All && (next == "" || left > 0)
 		}
 	}
 	return s, nil
 }
 
 func (l *Log) holding(ctx context.Context, among []Row, words [][]byte, each func(Row) error) error {
-	keys := make([]Identity, len(among))
-	for i, r := range among {
-		keys[i] = r.Identity
-	}
-	s := l.ofKeys(keys, rowColumns+wholeColumns)
+	s := l.ofKeys(mapped(among, func(r Row) Identity { return r.Identity }), wholeColumns)
 	s.add(" AND (FALSE")
 	for _, w := range words {
 		s.add(" OR LOCATE(?, msg_body) > 0", w)
 	}
 	s.add(")")
-	found, err := list(ctx, l.db, s, l.scanWhole)
+	found, err := l.rows(ctx, s)
 	for _, r := range found {
 		if err == nil {
 			err = each(r)
@@ -104,25 +94,20 @@ func (l *Log) holding(ctx context.Context, among []Row, words [][]byte, each fun
 }
 
 // Groups are the groups that have rows, at most so many.
-func (l *Log) Groups(ctx context.Context, most int) ([]string, error) {
-	groups, err := l.jump(ctx, "group_name", statement{}, most)
-	if err != nil {
-		return nil, fmt.Errorf("list the groups: %w", err)
-	}
-	return groups, nil
+func (l *Log) Groups(ctx context.Context, most int) (_ []string, err error) {
+	defer wrap(&err, "list the groups")
+	return l.jump(ctx, "group_name", statement{}, most)
 }
 
 // Tags are the tags of a group; an error when there are more than a thousand.
-func (l *Log) Tags(ctx context.Context, group string) ([]string, error) {
+func (l *Log) Tags(ctx context.Context, group string) (tags []string, err error) {
+	defer wrap(&err, "list the tags of group %s", group)
 	const tooMany = 1000
-	tags, err := l.jump(ctx, "msg_tag", sqlOf("group_name = ? AND ", []byte(group)), tooMany)
+	tags, err = l.jump(ctx, "msg_tag", sqlOf("group_name = ? AND ", []byte(group)), tooMany)
 	if err == nil && len(tags) == tooMany {
 		err = fmt.Errorf("more than %d tags: name one", tooMany)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list the tags of group %s: %w", group, err)
-	}
-	return tags, nil
+	return tags, err
 }
 
 // jump reads the values of a column of the primary key by jumping from one to the next, most at most.
@@ -156,6 +141,7 @@ func (l *Log) Overdue(r Row) time.Duration {
 func (l *Log) Begun(
 	ctx context.Context, group, token string, after, upTo time.Time, limit int,
 ) (rows []Row, err error) {
+	defer wrap(&err, "list the rows that %s reopened", token)
 	var s statement
 	s.add("SELECT " + rowColumns + " FROM " + l.table + " FORCE INDEX (by_status)")
 	s.add(" WHERE group_name = ? AND consumer_status = ? AND consumer_times = 0", []byte(group), int(Failed))
@@ -165,10 +151,7 @@ func (l *Log) Begun(
 	}
 	s.add(" AND consumer_timestamp <= "+microTime, upTo.UnixMicro())
 	s.add(" ORDER BY consumer_timestamp LIMIT ?", limit)
-	if rows, err = list(ctx, l.db, s, l.scanRow); err != nil {
-		return nil, fmt.Errorf("list the rows that %s reopened: %w", token, err)
-	}
-	return rows, nil
+	return l.rows(ctx, s)
 }
 
 // Field is a member of the JSON in a body, at whatever depth: its name, and its value as a text or an integer. It is

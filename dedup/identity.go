@@ -29,13 +29,8 @@ type Identity struct {
 
 // Validate says what is wrong with k, as an [ErrIdentity]; nil when nothing is.
 func (k Identity) Validate() error {
-	if err := validatePart("group", k.Group, MaxGroup); err != nil {
-		return err
-	}
-	if err := validatePart("tag", k.Tag, MaxTag); err != nil {
-		return err
-	}
-	return validatePart("key", k.Key, MaxKey)
+	return cmp.Or(validatePart("group", k.Group, MaxGroup), validatePart("tag", k.Tag, MaxTag),
+		validatePart("key", k.Key, MaxKey))
 }
 
 func validatePart(part, value string, limit int) error {

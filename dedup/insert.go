@@ -32,7 +32,7 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 		return err
 	}
 	if l.memory != nil {
-		return l.memory.insert(sorted)
+		return l.memory.insert(l, sorted)
 	}
 	args := make([]any, 0, 6*min(len(sorted), maxRows))
 	for rest := sorted; len(rest) > 0; {

@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -29,11 +28,12 @@ type letterNote struct {
 // limit is reached, and holds for the time that is returned, by the database's clock. Leave that is not used is not
 // given back. A call whose answer was lost may be repeated: what it may have taken is lost to the window.
 func (l *Log) ReserveLetters(ctx context.Context, limit LetterLimit, n int) (got int, holds time.Duration, err error) {
+	defer wrap(&err, "reserve %d letters of queue %s", n, limit.Queue)
 	for moved := false; err == nil && !moved; { // whoever is overtaken by another daemon looks anew
 		got, holds, moved, err = l.reserveLetters(ctx, limit, n)
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("reserve %d letters of queue %s: %w", n, limit.Queue, err)
+		return 0, 0, err
 	}
 	return got, holds, nil
 }

@@ -62,12 +62,12 @@ func (c Cursor) pageEnd() (*pageEnd, error) {
 	if c == "" {
 		return nil, nil
 	}
-	text, err := base64.RawURLEncoding.DecodeString(string(c))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
-	}
 	p := new(pageEnd)
-	if err := json.Unmarshal(text, p); err != nil {
+	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err == nil {
+		err = json.Unmarshal(text, p)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
 	}
 	return p, nil
@@ -93,9 +93,9 @@ func (l *Log) List(ctx context.Context, f Filter) (found []Row, next Cursor, err
 	if err != nil {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
-	columns, scan := rowColumns, l.scanRow
+	columns := rowColumns
 	if f.Bodies {
-		columns, scan = rowColumns+wholeColumns, l.scanWhole
+		columns = wholeColumns
 	}
 	for _, status := range f.Statuses {
 		if after != nil && status < after.Status {
@@ -104,7 +104,7 @@ func (l *Log) List(ctx context.Context, f Filter) (found []Row, next Cursor, err
 		if after != nil && status > after.Status {
 			after = nil
 		}
-		rows, err := list(ctx, l.db, l.listText(f, columns, status, after, f.Limit+1-len(found)), scan)
+		rows, err := l.rows(ctx, l.listText(f, columns, status, after, f.Limit+1-len(found)))
 		if err != nil {
 			return nil, "", fmt.Errorf("list rows in %v: %w", status, err)
 		}
@@ -294,12 +294,9 @@ const MaxCounted = 100_000
 
 // CountDead is the number of rows in Dead, MaxCounted at most, so that looking never takes long. It reads an index
 // only.
-func (l *Log) CountDead(ctx context.Context) (int, error) {
-	n, err := l.count(ctx, sqlOf("SELECT 1 FROM "+l.table+" WHERE consumer_status = ?", int(Dead)), MaxCounted)
-	if err != nil {
-		return 0, fmt.Errorf("count the rows in %v: %w", Dead, err)
-	}
-	return n, nil
+func (l *Log) CountDead(ctx context.Context) (_ int, err error) {
+	defer wrap(&err, "count the rows in %v", Dead)
+	return l.count(ctx, sqlOf("SELECT 1 FROM "+l.table+" WHERE consumer_status = ?", int(Dead)), MaxCounted)
 }
 
 // count counts what a statement selects, most at most.
@@ -316,14 +313,13 @@ func (l *Log) Count(ctx context.Context, f Filter, spent, most int) (all, often 
 	if err := l.complete(ctx, &f); err != nil {
 		return 0, 0, fmt.Errorf("count: %w", err)
 	}
+	defer wrap(&err, "count rows in %v", f.Statuses[0])
 	var s statement
 	s.add("SELECT COUNT(*), COALESCE(SUM(? > 0 AND replays >= ?), 0) FROM (SELECT replays FROM "+l.table, spent, spent)
 	s.choose(f, f.Statuses[0])
 	s.add(" LIMIT ?) AS some", most)
-	if err := s.scan(ctx, l.db, &all, &often); err != nil {
-		return 0, 0, fmt.Errorf("count rows in %v: %w", f.Statuses[0], err)
-	}
-	return all, often, nil
+	err = s.scan(ctx, l.db, &all, &often)
+	return all, often, err
 }
 
 // ReasonCount counts the dead rows of one reason. The names of its JSON form are stable.
@@ -336,17 +332,17 @@ type ReasonCount struct {
 
 // CountReasons counts the dead rows that f chooses, by reason; its Statuses, Limit and After do not matter. It reads
 // dead rows only, through the index on the status, however large the log is.
-func (l *Log) CountReasons(ctx context.Context, f Filter) ([]ReasonCount, error) {
+func (l *Log) CountReasons(ctx context.Context, f Filter) (_ []ReasonCount, err error) {
+	defer wrap(&err, "count by reason")
 	f.Limit = 0
 	if err := f.check(); err != nil {
-		return nil, fmt.Errorf("count by reason: %w", err)
+		return nil, err
 	}
-	counts, err := list(ctx, l.db, l.reasonsText(f), func(rows *sql.Rows) (c ReasonCount, err error) {
-		err = rows.Scan(&c.Reason, &c.Count, utc{&c.Oldest}, utc{&c.Newest})
-		return c, err
+	counts, err := list(ctx, l.db, l.reasonsText(f), func(c *ReasonCount) []any {
+		return []any{&c.Reason, &c.Count, utc{&c.Oldest}, utc{&c.Newest}}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("count by reason: %w", err)
+		return nil, err
 	}
 	return append([]ReasonCount{}, counts...), nil // in JSON none is a list, too
 }
@@ -366,9 +362,8 @@ func (l *Log) reasonsText(f Filter) (s statement) {
 func (l *Log) Oldest(ctx context.Context, group string) (map[Status]Row, error) {
 	oldest := map[Status]Row{}
 	for _, status := range waiting() {
-		rows, err := list(ctx, l.db, sqlOf("SELECT "+rowColumns+" FROM "+l.table+" FORCE INDEX (by_status)"+
-			" WHERE consumer_status = ? AND group_name = ? ORDER BY consumer_timestamp LIMIT 1", int(status), []byte(group)),
-			l.scanRow)
+		rows, err := l.rows(ctx, sqlOf("SELECT "+rowColumns+" FROM "+l.table+" FORCE INDEX (by_status) "+
+			"WHERE consumer_status = ? AND group_name = ? ORDER BY consumer_timestamp LIMIT 1", int(status), []byte(group)))
 		if err != nil {
 			return nil, fmt.Errorf("read the oldest row in %v: %w", status, err)
 		}

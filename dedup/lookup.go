@@ -2,19 +2,33 @@ package dedup
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 )
 
-// rowColumns are the columns of a Row, in the order of scanRow; the age is by the database's clock. wholeColumns are
-// besides what a row keeps of its message.
+// rowColumns are the columns of a Row, in the order of rows; the age is by the database's clock. wholeColumns have what
+// a row keeps of its message too.
 const (
-	rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, ''), " +
+	someColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, ''), " +
 		"body_hash, COALESCE(reason, ''), remark, " +
 		since + "consumer_timestamp), " + since + "created_at), " + since + "dead_at), " + age + ", " +
-		"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at)"
-	wholeColumns = ", COALESCE(msg_id, ''), msg_body, properties"
+		"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at), "
+	rowColumns   = someColumns + "'', NULL, NULL"
+	wholeColumns = someColumns + "COALESCE(msg_id, ''), msg_body, properties"
 )
+
+// rows reads the rows that a statement selects by such columns.
+func (l *Log) rows(ctx context.Context, s statement) ([]Row, error) {
+	rows, err := list(ctx, l.db, s, func(r *Row) []any {
+		return []any{
+			&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &r.Owner, &r.BodyHash, &r.Reason, &r.Remark,
+			utc{&r.At}, utc{&r.CreatedAt}, utc{&r.DeadAt}, micros{&r.Age}, &r.due, &r.MessageID, &r.Body, &r.Properties,
+		}
+	})
+	for i := range rows {
+		l.judge(&rows[i])
+	}
+	return rows, err
+}
 
 // MariaDB makes a temporary table of an IN list with 1000 values or more; below that, both servers read ranges of the
 // primary key. The index is forced, because statistics of a young table may say that it is empty.
@@ -26,13 +40,12 @@ const (
 // LookUp reads the rows of all keys: in one query when they share group and tag and are at most 900, else in few. Every
 // key is in the answer; one without a row is Absent.
 func (l *Log) LookUp(ctx context.Context, keys []Identity) (map[Identity]Row, error) {
-	return l.lookUp(ctx, keys, lookUpSome, rowColumns, l.scanRow)
+	return l.lookUp(ctx, keys, rowColumns, lookUpTagRows)
 }
 
 // ReadAll is LookUp with what each row keeps of its message.
 func (l *Log) ReadAll(ctx context.Context, keys []Identity) (map[Identity]Row, error) {
-	some := func(keys []Identity) int { return min(len(keys), 50) } // bodies of 256 KiB at most
-	return l.lookUp(ctx, keys, some, rowColumns+wholeColumns, l.scanWhole)
+	return l.lookUp(ctx, keys, wholeColumns, 50) // bodies of 256 KiB at most
 }
 
 // Read is ReadAll of one row.
@@ -41,9 +54,7 @@ func (l *Log) Read(ctx context.Context, k Identity) (Row, error) {
 	return rows[k], err
 }
 
-func (l *Log) lookUp(
-	ctx context.Context, keys []Identity, some func([]Identity) int, columns string, scan func(*sql.Rows) (Row, error),
-) (map[Identity]Row, error) {
+func (l *Log) lookUp(ctx context.Context, keys []Identity, columns string, most int) (map[Identity]Row, error) {
 	if l.memory != nil {
 		return l.memory.lookUp(l, keys), nil
 	}
@@ -52,8 +63,8 @@ func (l *Log) lookUp(
 		found[k] = absent(k)
 	}
 	for rest := keys; len(rest) > 0; {
-		n := some(rest)
-		rows, err := list(ctx, l.db, l.ofKeys(rest[:n], columns), scan)
+		n := min(lookUpSome(rest), most)
+		rows, err := l.rows(ctx, l.ofKeys(rest[:n], columns))
 		if err != nil {
 			return nil, fmt.Errorf("look up %d keys from %v: %w", n, rest[0], err)
 		}
@@ -95,24 +106,4 @@ func holds(r Row, want Version) bool {
 		have.Owner = ""
 	}
 	return have == want
-}
-
-// scanRow reads the columns of rowColumns, scanWhole those of wholeColumns too.
-func (l *Log) scanRow(rows *sql.Rows) (r Row, err error) {
-	err = l.scanInto(rows, &r)
-	return r, err
-}
-
-func (l *Log) scanWhole(rows *sql.Rows) (r Row, err error) {
-	err = l.scanInto(rows, &r, &r.MessageID, &r.Body, &r.Properties)
-	return r, err
-}
-
-func (l *Log) scanInto(rows *sql.Rows, r *Row, more ...any) error {
-	err := rows.Scan(append([]any{
-		&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &r.Owner, &r.BodyHash, &r.Reason, &r.Remark,
-		utc{&r.At}, utc{&r.CreatedAt}, utc{&r.DeadAt}, micros{&r.Age}, &r.due,
-	}, more...)...)
-	l.judge(r)
-	return err
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -36,8 +35,22 @@ func (m *Memory) Committed() {
 	m.staged = nil
 }
 
+// in is where a change is written: in the transaction of an effect it holds once that is committed.
+func (m *Memory) in(tx Execer) map[Identity]Row {
+	switch {
+	case tx == nil:
+		return m.rows
+	case m.staged == nil:
+		m.begin()
+	}
+	return m.staged
+}
+
 // begin begins the transaction of an effect.
-func (m *Memory) begin() { m.staged = map[Identity]Row{} }
+func (m *Memory) begin() map[Identity]Row {
+	m.staged = map[Identity]Row{}
+	return m.staged
+}
 
 func (m *Memory) row(l *Log, k Identity) Row {
 	r, ok := m.rows[k]
@@ -71,19 +84,16 @@ func (m *Memory) inTx(f func(Execer) error) error {
 	return err
 }
 
-// insert is InsertSuccess.
-func (m *Memory) insert(entries []*Entry) error {
-	m.begin()
-	for _, e := range entries {
-		if _, ok := m.rows[e.Identity]; ok {
-			return fmt.Errorf("insert %v as success: %w", e.Identity, ErrExists)
-		}
-		now := m.now()
-		r := Row{
-			Identity: e.Identity, Version: Version{Status: Success, Attempts: 1}, Remark: e.Came, At: now, CreatedAt: now,
-		}
-		r.keep(&Entry{MessageID: e.MessageID, BodyHash: e.BodyHash}) // as MySQL, no body
-		m.staged[e.Identity] = r
+// insert is InsertSuccess. As MySQL it keeps no body.
+func (m *Memory) insert(l *Log, entries []*Entry) error {
+	err := m.write(l, m.begin(), mapped(entries, func(e *Entry) *change {
+		c := l.begin(actionInsert, absent(e.Identity))
+		c.to.Attempts, c.remark = 1, set(e.Came)
+		c.entry = &Entry{MessageID: e.MessageID, BodyHash: e.BodyHash}
+		return c
+	}))
+	if err != nil {
+		return fmt.Errorf("insert %d rows as success from %v: %w", len(entries), entries[0].Identity, ErrExists)
 	}
 	return nil
 }
@@ -106,25 +116,18 @@ func (m *Memory) takeBack(keys []Identity) {
 	}
 }
 
-// write makes changes, as update and insert write them; in the transaction of an effect they hold once that is
-// committed.
-func (m *Memory) write(l *Log, tx Execer, run []*change) error {
-	into := m.rows
-	if tx != nil {
-		if m.staged == nil {
-			m.begin()
-		}
-		into = m.staged
-	}
+// write makes changes, as update and insert write them.
+func (m *Memory) write(l *Log, into map[Identity]Row, run []*change) error {
 	for _, c := range run {
 		r := m.row(l, c.key)
 		if !l.allows(c, r) {
 			return ErrLost
 		}
-		c.leave(&r, m.now())
+		c.leave(&r)
+		c.keep(&r, m.now())
 		into[c.key] = r
 		if c.also != nil {
-			_ = m.write(l, tx, []*change{c.also}) // else it is so already
+			_ = m.write(l, into, []*change{c.also}) // else it is so already
 		}
 	}
 	return nil
@@ -145,17 +148,9 @@ func (l *Log) allows(c *change, r Row) bool {
 		!(c.besideOthers() && strings.HasSuffix(r.Owner, MarkAlone))
 }
 
-// leave makes of a row, as it is, what the change leaves of it.
-func (c *change) leave(r *Row, now time.Time) {
-	was := r.Version
-	r.Age, r.LeaseLive, r.Due, r.Wait = 0, false, false, 0 // judged when it is read
-	if r.due, r.dueAt = (sql.NullInt64{}), (time.Time{}); c.due.Valid {
-		r.dueAt = now.Add(time.Duration(c.due.Int64) * time.Microsecond)
-	}
-	if r.Version = c.to; c.keepsOwner() {
-		r.Owner = was.Owner
-	}
-	if was.Status == Absent {
+// keep is what a change leaves of a row's message and times.
+func (c *change) keep(r *Row, now time.Time) {
+	if c.from.Status == Absent {
 		r.CreatedAt = now
 	}
 	switch r.At = now.Add(-c.backdate); {
@@ -164,38 +159,28 @@ func (c *change) leave(r *Row, now time.Time) {
 	case c.timed() && time.UnixMicro(*c.at).Before(r.At):
 		r.At = time.UnixMicro(*c.at)
 	}
-	if c.dropBody {
+	if r.dueAt = (time.Time{}); c.due.Valid {
+		r.dueAt = now.Add(micro(c.due.Int64))
+	}
+	switch {
+	case c.to.Status == Dead:
+		r.DeadAt = now
+	case c.reason.Valid && c.reason.V == "":
+		r.DeadAt = time.Time{}
+	}
+	if c.to.Status == Success {
 		r.Body, r.Properties = nil, nil
 	}
 	if c.replace {
-		r.MessageID, r.Body, r.Properties, r.BodyHash = "", nil, nil, nil
+		r.MessageID, r.Body, r.Properties = "", nil, nil
 	}
-	if c.entry != nil {
-		r.keep(c.entry)
-	}
-	if c.reason.Valid {
-		if r.Reason = c.reason.V; r.Reason == "" {
-			r.DeadAt = time.Time{}
+	if e := c.entry; e != nil {
+		r.MessageID = cmp.Or(r.MessageID, e.MessageID)
+		if r.Body == nil {
+			r.Body = e.Body
 		}
-	}
-	if c.to.Status == Dead {
-		r.DeadAt = now
-	}
-	if c.remark.Valid {
-		r.Remark = c.remark.V
-	}
-}
-
-// keep takes from an entry what the row does not have of its message.
-func (r *Row) keep(e *Entry) {
-	r.MessageID = cmp.Or(r.MessageID, e.MessageID)
-	if r.Body == nil {
-		r.Body = e.Body
-	}
-	if r.Properties == nil {
-		r.Properties = e.Properties
-	}
-	if r.BodyHash == nil && e.BodyHash != ([32]byte{}) {
-		r.BodyHash = slices.Clone(e.BodyHash[:])
+		if r.Properties == nil {
+			r.Properties = e.Properties
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -32,7 +31,7 @@ func (l *Log) noteName(kind, group, queue string) []byte {
 func (l *Log) readMeta(ctx context.Context, on Execer, name []byte) (text []byte, now time.Time, err error) {
 	s := sqlOf("SELECT "+since+"UTC_TIMESTAMP(6)), value FROM (SELECT 1 AS one) AS once LEFT JOIN "+metaTable+
 		" ON name = ?", name)
-	_, err = list(ctx, on, s, func(rows *sql.Rows) (bool, error) { return true, rows.Scan(utc{&now}, &text) })
+	err = s.scan(ctx, on, utc{&now}, &text)
 	return text, now, err
 }
 
@@ -109,62 +108,49 @@ func (l *Log) SchemaID(ctx context.Context) (string, error) {
 // FormKey is a secret that all processes at this log share, made when it is first asked for, and the time by the
 // database's clock. What is signed with it needs no row until it is used.
 func (l *Log) FormKey(ctx context.Context) (key []byte, now time.Time, err error) {
-	secret := func() ([]byte, error) { return []byte(rand.Text()), nil }
-	key, now, err = l.shareMeta(ctx, []byte("form_key:"+l.o.Table), secret)
-	if err != nil {
-		return nil, now, fmt.Errorf("read the key of forms: %w", err)
-	}
-	return key, now, nil
+	defer wrap(&err, "read the key of forms")
+	return l.shareMeta(ctx, []byte("form_key:"+l.o.Table), func() ([]byte, error) { return []byte(rand.Text()), nil })
 }
 
 // Bookmark is the step of the event feed up to which a group was notified. The first call puts it behind the last step
 // that there is.
 func (l *Log) Bookmark(ctx context.Context, group string) (id int64, err error) {
+	defer wrap(&err, "read the bookmark")
 	text, _, err := l.shareMeta(ctx, l.metaName("told", group), func() ([]byte, error) {
 		last, err := l.LastEvent(ctx)
 		return strconv.AppendInt(nil, last, 10), err
 	})
-	if err == nil {
-		id, err = strconv.ParseInt(string(text), 10, 64)
-	}
 	if err != nil {
-		return 0, fmt.Errorf("read the bookmark: %w", err)
+		return 0, err
 	}
-	return id, nil
+	return strconv.ParseInt(string(text), 10, 64)
 }
 
 // MoveBookmark moves a group's bookmark on, never back.
-func (l *Log) MoveBookmark(ctx context.Context, group string, id int64) error {
-	if err := l.raiseMeta(ctx, l.metaName("told", group), id); err != nil {
-		return fmt.Errorf("move the bookmark to step %d: %w", id, err)
-	}
-	return nil
+func (l *Log) MoveBookmark(ctx context.Context, group string, id int64) (err error) {
+	defer wrap(&err, "move the bookmark to step %d", id)
+	return l.raiseMeta(ctx, l.metaName("told", group), id)
 }
 
 // notePruned writes down, before anything is deleted, that rows which ended before then may be gone. It never moves
 // back.
-func (l *Log) notePruned(ctx context.Context, group string, before int64) error {
+func (l *Log) notePruned(ctx context.Context, group string, before int64) (err error) {
+	defer wrap(&err, "note what is deleted")
 	name := l.metaName("pruned", group)
-	_, _, err := l.shareMeta(ctx, name, func() ([]byte, error) { return []byte("0"), nil })
-	if err == nil {
-		err = l.raiseMeta(ctx, name, before)
+	if _, _, err := l.shareMeta(ctx, name, func() ([]byte, error) { return []byte("0"), nil }); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("note what is deleted: %w", err)
-	}
-	return nil
+	return l.raiseMeta(ctx, name, before)
 }
 
 // Remembers is how far back the log of a group knows every identity that ended: older rows may have been deleted,
 // whatever the retention is now. 0: nothing was ever deleted.
-func (l *Log) Remembers(ctx context.Context, group string) (time.Duration, error) {
+func (l *Log) Remembers(ctx context.Context, group string) (_ time.Duration, err error) {
+	defer wrap(&err, "read how far back the log goes")
 	text, now, err := l.readMeta(ctx, l.db, l.metaName("pruned", group))
-	if err != nil {
-		return 0, fmt.Errorf("read how far back the log goes: %w", err)
-	}
 	before, _ := strconv.ParseInt(string(text), 10, 64)
-	if before <= 0 {
-		return 0, nil
+	if err != nil || before <= 0 {
+		return 0, err
 	}
 	return max(time.Microsecond, now.Sub(time.UnixMicro(before))), nil
 }

@@ -30,87 +30,73 @@ type Minute struct {
 	Waiting, Retrying sql.Null[int64]
 }
 
-// minuteCounts are the columns that add up, in the order of counts.
-func minuteCounts() []string {
-	columns := []string{"applied", "retried"}
-	for _, r := range Reasons() {
-		columns = append(columns, "dead_"+string(r))
-	}
-	for i := range lagBuckets {
-		columns = append(columns, fmt.Sprint("lag_", i))
-	}
-	return columns
+// minuteRow is a row of the table: a minute, and what it has in a map.
+type minuteRow struct {
+	Minute
+	minute int64 // since 1970
+	dead   []int64
 }
 
-// minuteGauges are the columns of which the largest counts.
-func minuteGauges() []string { return []string{"waiting", "retrying"} }
-
-// values are those of the columns, the gauges last.
-func (m Minute) values() []any {
-	all := []any{m.Applied, m.Retried}
-	for _, r := range Reasons() {
-		all = append(all, m.Dead[r])
+// figures are the columns of a row besides its key, and where each stands. The last two are gauges: the largest counts.
+func (r *minuteRow) figures() (columns []string, at []any) {
+	add := func(column string, figure any) { columns, at = append(columns, column), append(at, figure) }
+	add("applied", &r.Applied)
+	add("retried", &r.Retried)
+	r.dead = make([]int64, len(Reasons()))
+	for i, reason := range Reasons() {
+		r.dead[i] = r.Dead[reason]
+		add("dead_"+string(reason), &r.dead[i])
 	}
-	for _, n := range m.Lag {
-		all = append(all, n)
+	for i := range r.Lag {
+		add(fmt.Sprint("lag_", i), &r.Lag[i])
 	}
-	return append(all, m.Waiting, m.Retrying)
+	add("waiting", &r.Waiting)
+	add("retrying", &r.Retrying)
+	return columns, at
 }
 
 const minuteNow = "TIMESTAMPDIFF(MINUTE, '1970-01-01', UTC_TIMESTAMP() - INTERVAL ? SECOND)"
 
 // AddMinute adds what a daemon did to the row of the minute that was, by the database's clock, ago ago. Counts add up,
 // and of the messages that wait the largest number stays. If its answer is lost it may have been added.
-func (l *Log) AddMinute(ctx context.Context, group, queue string, ago time.Duration, m Minute) error {
-	columns := append(minuteCounts(), minuteGauges()...)
-	values := m.values()
+func (l *Log) AddMinute(ctx context.Context, group, queue string, ago time.Duration, m Minute) (err error) {
+	defer wrap(&err, "add to the minute's figures of queue %s", queue)
+	columns, values := (&minuteRow{Minute: m}).figures()
 	s := sqlOf("INSERT INTO "+l.MinuteTable()+" (group_name, queue, minute, "+strings.Join(columns, ", ")+
 		") VALUES (?, ?, "+minuteNow, []byte(group), []byte(queue), int(ago.Seconds()))
 	s.add(strings.Repeat(", ?", len(values))+") ON DUPLICATE KEY UPDATE ", values...)
-	for i, c := range minuteCounts() {
-		s.item(i, c+" = "+c+" + ?", values[i])
+	for i, c := range columns {
+		if v := values[i]; i < len(columns)-2 {
+			s.item(i, c+" = "+c+" + ?", v)
+		} else {
+			s.item(i, c+" = GREATEST(COALESCE("+c+", ?), COALESCE(?, "+c+"))", v, v)
+		}
 	}
-	for i, c := range minuteGauges() {
-		v := values[len(minuteCounts())+i]
-		s.add(", "+c+" = GREATEST(COALESCE("+c+", ?), COALESCE(?, "+c+"))", v, v)
-	}
-	if _, err := s.exec(ctx, l.db); err != nil {
-		return fmt.Errorf("add to the minute's figures of queue %s: %w", queue, err)
-	}
-	return nil
+	_, err = s.exec(ctx, l.db)
+	return err
 }
 
 // Minutes lists the minutes of a queue that began less than span ago, by the database's clock, the oldest first. A
 // minute in which no daemon wrote has none.
-func (l *Log) Minutes(ctx context.Context, group, queue string, span time.Duration) ([]Minute, error) {
-	all, err := list(ctx, l.db, sqlOf("SELECT minute, "+strings.Join(append(minuteCounts(), minuteGauges()...), ", ")+
-		" FROM "+l.MinuteTable()+" WHERE group_name = ? AND queue = ? AND minute > "+minuteNow+" ORDER BY minute",
-		[]byte(group), []byte(queue), int(span.Seconds())), scanMinute)
-	if err != nil {
-		return nil, fmt.Errorf("read the figures of the last minutes of queue %s: %w", queue, err)
-	}
-	return all, nil
-}
-
-func scanMinute(rows *sql.Rows) (Minute, error) {
-	m := Minute{Dead: map[Reason]int64{}}
-	var minute int64
-	dead := make([]int64, len(Reasons()))
-	into := []any{&minute, &m.Applied, &m.Retried}
-	for i := range dead {
-		into = append(into, &dead[i])
-	}
-	for i := range m.Lag {
-		into = append(into, &m.Lag[i])
-	}
-	err := rows.Scan(append(into, &m.Waiting, &m.Retrying)...)
-	m.At = time.Unix(minute*60, 0).UTC()
-	for i, r := range Reasons() {
-		if dead[i] > 0 {
-			m.Dead[r] = dead[i]
+func (l *Log) Minutes(ctx context.Context, group, queue string, span time.Duration) (all []Minute, err error) {
+	defer wrap(&err, "read the figures of the last minutes of queue %s", queue)
+	columns, _ := new(minuteRow).figures()
+	rows, err := list(ctx, l.db, sqlOf("SELECT minute, "+strings.Join(columns, ", ")+" FROM "+l.MinuteTable()+
+		" WHERE group_name = ? AND queue = ? AND minute > "+minuteNow+" ORDER BY minute",
+		[]byte(group), []byte(queue), int(span.Seconds())), func(r *minuteRow) []any {
+		_, at := r.figures()
+		return append([]any{&r.minute}, at...)
+	})
+	for _, r := range rows {
+		r.At, r.Minute.Dead = time.Unix(r.minute*60, 0).UTC(), map[Reason]int64{}
+		for i, reason := range Reasons() {
+			if r.dead[i] > 0 {
+				r.Minute.Dead[reason] = r.dead[i]
+			}
 		}
+		all = append(all, r.Minute)
 	}
-	return m, err
+	return all, err
 }
 
 // MinuteTable is where the minutes stand. Who keeps house deletes the old ones.

@@ -5,39 +5,61 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// begin finds the arrow of an action that starts from a row, if nothing is wrong with what it is called with. The
-// change keeps the version but for the status: what else the arrow does is its caller's.
-func (l *Log) begin(a action, from Row, wrong ...error) (*change, error) {
-	if err := cmp.Or(append(wrong, from.Identity.Validate())...); err != nil {
-		return nil, fmt.Errorf("%s %v: %w", a, from.Identity, err)
-	}
-	step, ok := transitionOf(a, from.Status)
-	if !ok {
-		return nil, fmt.Errorf("%s %v: %w from %v", a, from.Identity, ErrTransition, from.Status)
-	}
-	if step.Guard&guardOwner != 0 && !from.claimed {
-		return nil, fmt.Errorf("%s %v: %w from %v without its claim", a, from.Identity, ErrTransition, from.Status)
-	}
+// begin is the change by the arrow of an action that starts from a row. If anything is wrong with what it is called
+// with, it has an err, and is not made. It keeps the version but for the status: what else the arrow does is its
+// caller's.
+func (l *Log) begin(a action, from Row, wrong ...error) *change {
 	if from.Status == Absent {
 		from = absent(from.Identity)
 	}
+	step, ok := transitionOf(a, from.Status)
 	c := &change{step: step, was: &from, key: from.Identity, from: from.Version, to: from.Version}
 	c.to.Status = step.To
-	return c, nil
+	c.err = cmp.Or(append(wrong, from.Identity.Validate())...)
+	switch {
+	case c.err != nil:
+	case !ok:
+		c.err = fmt.Errorf("%w from %v", ErrTransition, from.Status)
+	case step.Guard&guardOwner != 0 && !from.claimed:
+		c.err = fmt.Errorf("%w from %v without its claim", ErrTransition, from.Status)
+	}
+	return c
+}
+
+// failure says what hinders the change; nil when nothing does, or did.
+func (c *change) failure() error {
+	if c.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %v: %w", c.step.Action, c.key, c.err)
 }
 
 // left is the row as a change left it.
 func (l *Log) left(c *change) Row {
-	r := Row{Identity: c.key, Version: c.to, BodyHash: c.was.BodyHash, Reason: c.was.Reason, Remark: c.was.Remark,
-		Age: c.backdate, due: c.due}
-	if (r.BodyHash == nil || c.replace) && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
-		r.BodyHash = c.entry.BodyHash[:]
+	r := Row{Identity: c.key, Version: c.from, BodyHash: c.was.BodyHash, Reason: c.was.Reason, Remark: c.was.Remark}
+	c.leave(&r)
+	l.judge(&r)
+	return r
+}
+
+// leave makes of a row, as it is, what the change leaves of it, but for its message and times.
+func (c *change) leave(r *Row) {
+	owner := r.Owner
+	if r.Version = c.to; c.keepsOwner() {
+		r.Owner = owner
+	}
+	r.Age, r.due = c.backdate, c.due
+	r.LeaseLive, r.Due, r.Wait = false, false, 0 // until it is judged
+	if c.replace {
+		r.BodyHash = nil
+	}
+	if c.entry != nil && r.BodyHash == nil && c.entry.BodyHash != ([32]byte{}) {
+		r.BodyHash = slices.Clone(c.entry.BodyHash[:])
 	}
 	if c.reason.Valid {
 		r.Reason = c.reason.V
@@ -45,8 +67,6 @@ func (l *Log) left(c *change) Row {
 	if c.remark.Valid {
 		r.Remark = c.remark.V
 	}
-	l.judge(&r)
-	return r
 }
 
 // moveAll makes the change of each of all that may begin, in one transaction, each with its event, in the order of
@@ -56,95 +76,85 @@ func (l *Log) left(c *change) Row {
 // Rows, as they are left, and errs are as long as all. One that is lost does not hinder the others; any other error is
 // one of all. It may be repeated after ErrUnknown: when a row stands as this very call would leave it, under a token
 // that nobody else uses, its change is done. So an answer that got lost costs neither an attempt nor a lease.
-func moveAll[T any](
-	ctx context.Context, l *Log, all []T, begin func(T) (*change, error),
-) (rows []Row, errs []error) {
+func moveAll[T any](ctx context.Context, l *Log, all []T, begin func(T) *change) (rows []Row, errs []error) {
+	changes := mapped(all, begin)
+	l.move(ctx, inOrder(slices.DeleteFunc(slices.Clone(changes), func(c *change) bool { return c.err != nil })))
 	rows, errs = make([]Row, len(all)), make([]error, len(all))
-	var changes []*change
-	of := map[*change]int{}
-	for i, one := range all {
-		c, err := begin(one)
-		if errs[i] = err; err == nil {
-			changes, of[c] = append(changes, c), i
-		}
-	}
-	slices.SortFunc(changes, func(a, b *change) int { return a.key.Compare(b.key) })
-	for j, err := range l.move(ctx, changes) {
-		c := changes[j]
-		if err != nil {
-			errs[of[c]] = fmt.Errorf("%s %v: %w", c.step.Action, c.key, err)
-		} else {
-			rows[of[c]] = l.left(c)
+	for i, c := range changes {
+		if errs[i] = c.failure(); errs[i] == nil {
+			rows[i] = l.left(c)
 		}
 	}
 	return rows, errs
 }
 
-// changesOf are the changes of all, in the order of their keys, if all may begin.
-func changesOf[T any](all []T, begin func(T) (*change, error)) ([]*change, error) {
-	changes := make([]*change, len(all))
+// mapped is what f makes of each of all.
+func mapped[T, U any](all []T, f func(T) U) []U {
+	made := make([]U, len(all))
 	for i, one := range all {
-		c, err := begin(one)
-		if err != nil {
-			return nil, err
-		}
-		changes[i] = c
+		made[i] = f(one)
 	}
+	return made
+}
+
+// inOrder sorts changes by their keys.
+func inOrder(changes []*change) []*change {
 	slices.SortFunc(changes, func(a, b *change) int { return a.key.Compare(b.key) })
-	return changes, nil
+	return changes
 }
 
 // first is what a call for many says of its only one.
 func first[T any](all []T, errs []error) (T, error) { return all[0], errs[0] }
 
-func (l *Log) move(ctx context.Context, changes []*change) (errs []error) {
+func (l *Log) move(ctx context.Context, changes []*change) {
 	if len(changes) == 0 {
-		return nil
+		return
 	}
-	errs = make([]error, len(changes))
 	err := ErrLost
 	if len(changes) > 1 {
 		err = l.inTx(ctx, func(tx Execer) error { return l.applyAll(ctx, tx, changes) })
 	}
 	if errors.Is(err, ErrLost) { // one by one tells which
 		err = l.inTx(ctx, func(tx Execer) error {
-			for i := range changes {
-				errs[i] = l.apply(ctx, tx, changes[i:i+1])
-				if errs[i] != nil && !errors.Is(errs[i], ErrLost) {
-					return errs[i]
+			for i, c := range changes {
+				c.err = l.apply(ctx, tx, changes[i:i+1])
+				if c.err != nil && !errors.Is(c.err, ErrLost) {
+					return c.err
 				}
 			}
 			return nil
 		})
 	}
-	for i := range changes {
-		if err != nil {
-			errs[i] = err
-		}
+	for _, c := range changes {
+		c.err = cmp.Or(err, c.err)
 	}
-	l.recognise(ctx, changes, errs)
-	return errs
+	l.recognise(ctx, changes)
+}
+
+// moveIn makes one change as a part of tx.
+func (l *Log) moveIn(ctx context.Context, tx Execer, c *change) error {
+	if c.err == nil {
+		c.err = l.apply(ctx, tx, []*change{c})
+	}
+	return c.failure()
 }
 
 // recognise clears the errors of changes that were lost, or whose answer was, and whose rows stand as they would have
 // left them.
-func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
-	doubtful := map[int]Identity{}
-	for i, c := range changes {
-		if c.own() && (errors.Is(errs[i], ErrLost) || errors.Is(errs[i], ErrUnknown)) {
-			doubtful[i] = c.key
-		}
-	}
+func (l *Log) recognise(ctx context.Context, changes []*change) {
+	doubtful := slices.DeleteFunc(slices.Clone(changes), func(c *change) bool {
+		return !c.own() || !errors.Is(c.err, ErrLost) && !errors.Is(c.err, ErrUnknown)
+	})
 	if len(doubtful) == 0 {
 		return
 	}
-	rows, err := l.LookUp(ctx, slices.SortedFunc(maps.Values(doubtful), Identity.Compare))
-	for i := range doubtful {
+	rows, err := l.LookUp(ctx, mapped(doubtful, (*change).identity))
+	for _, c := range doubtful {
 		switch {
-		case err == nil && holds(rows[changes[i].key], changes[i].to):
-			errs[i] = nil
-		case err != nil && errors.Is(errs[i], ErrLost):
-			errs[i] = err // whether it is lost is not known: an earlier call of ours may have moved the row
+		case err == nil && holds(rows[c.key], c.to):
+			c.err = nil
+		case err != nil && errors.Is(c.err, ErrLost):
+			c.err = err // whether it is lost is not known: an earlier call of ours may have moved the row
 		}
 	}
 }
@@ -198,9 +208,15 @@ func (c *change) size() int {
 	return n
 }
 
-// applyAll makes all changes, which are in the order of their keys, inside tx by few statements. ErrLost: one of them
-// found its row moved, and the transaction must be rolled back: whoever wants to know which makes them one by one.
+// applyAll makes all changes, which are in the order of their keys, inside tx by few statements, or none if one of them
+// cannot be made. ErrLost: one of them found its row moved, and the transaction must be rolled back: whoever wants to
+// know which makes them one by one.
 func (l *Log) applyAll(ctx context.Context, tx Execer, changes []*change) error {
+	for _, c := range changes {
+		if c.err != nil {
+			return c.failure()
+		}
+	}
 	for _, run := range runsOf(changes) {
 		if err := l.apply(ctx, tx, run); err != nil {
 			return err
@@ -213,7 +229,7 @@ func (l *Log) applyAll(ctx context.Context, tx Execer, changes []*change) error 
 // on; after any other error it must be rolled back.
 func (l *Log) apply(ctx context.Context, tx Execer, run []*change) error {
 	if l.memory != nil {
-		return l.memory.write(l, tx, run)
+		return l.memory.write(l, l.memory.in(tx), run)
 	}
 	insert := run[0].from.Status == Absent
 	write := l.update
@@ -236,13 +252,12 @@ func (l *Log) apply(ctx context.Context, tx Execer, run []*change) error {
 			return fmt.Errorf("write %d events: %w", len(told), err)
 		}
 	}
-	if run[0].also == nil {
-		return nil
+	if run[0].also != nil {
+		if err := l.apply(ctx, tx, []*change{run[0].also}); !errors.Is(err, ErrLost) { // else it is so already
+			return err
+		}
 	}
-	if err := l.apply(ctx, tx, []*change{run[0].also}); !errors.Is(err, ErrLost) {
-		return err
-	}
-	return nil // it is so already
+	return nil
 }
 
 // exists reports whether err is a duplicate in the log's own primary key. One of another table, met through a trigger,

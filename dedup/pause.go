@@ -62,11 +62,9 @@ func (l *Log) SetPause(
 	}
 	p.By, p.Why = cutText(p.By, MaxBy), cutText(p.Why, MaxPauseWhy)
 	p.Since, p.Until, p.Left = at, at.Add(lasts), lasts
-	moved, err := l.writePause(ctx, tx, group, queue, stored, p)
-	if err == nil && !moved {
-		err = ErrPaused
-	}
-	return p, err
+	return p, l.writePause(ctx, tx, group, queue, stored, pauseNote{
+		ID: p.ID, By: p.By, Why: p.Why, Since: p.Since.UnixMicro(), Until: p.Until.UnixMicro(),
+	}, ErrPaused)
 }
 
 // EndPause ends a pause now, inside tx: the one with this id, or whichever stands if id is empty. It returns what it
@@ -79,48 +77,41 @@ func (l *Log) EndPause(ctx context.Context, tx Execer, group, queue, id string) 
 	if p.Left == 0 || id != "" && p.ID != id {
 		return p, ErrNotPaused
 	}
-	moved, err := l.writePause(ctx, tx, group, queue, stored, Pause{})
-	if err == nil && !moved {
-		err = ErrNotPaused
-	}
-	return p, err
+	return p, l.writePause(ctx, tx, group, queue, stored, pauseNote{}, ErrNotPaused)
 }
 
 // readPause also returns the stored text, nil when there is none, and the database's time.
 func (l *Log) readPause(
 	ctx context.Context, on Execer, group, queue string,
 ) (p Pause, stored []byte, now time.Time, err error) {
+	defer wrap(&err, "look whether consuming is paused")
 	var n pauseNote
 	stored, now, err = l.readNote(ctx, on, l.noteName("pause", group, queue), &n)
-	if err != nil {
-		return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
-	}
-	if left := time.UnixMicro(n.Until).Sub(now); left > 0 {
+	if left := time.UnixMicro(n.Until).Sub(now); err == nil && left > 0 {
 		p = Pause{
 			ID: n.ID, By: n.By, Why: n.Why, Since: time.UnixMicro(n.Since).UTC(), Until: time.UnixMicro(n.Until).UTC(),
 			Left: left,
 		}
 	}
-	return p, stored, now, nil
+	return p, stored, now, err
 }
 
-// writePause writes p, or that there is none, if the row is as it was read.
+// writePause writes a note if the row is as it was read; else the error is lost.
 func (l *Log) writePause(
-	ctx context.Context, tx Execer, group, queue string, stored []byte, p Pause,
-) (moved bool, err error) {
-	n := pauseNote{ID: p.ID, By: p.By, Why: p.Why}
-	if !p.Until.IsZero() {
-		n.Since, n.Until = p.Since.UnixMicro(), p.Until.UnixMicro()
+	ctx context.Context, tx Execer, group, queue string, stored []byte, n pauseNote, lost error,
+) error {
+	moved, err := l.writeNote(ctx, tx, l.noteName("pause", group, queue), stored, n)
+	if err == nil && !moved {
+		err = lost
 	}
-	return l.writeNote(ctx, tx, l.noteName("pause", group, queue), stored, n)
+	return err
 }
 
 // Now is the time by the database's clock.
 func (l *Log) Now(ctx context.Context) (now time.Time, err error) {
-	if err := sqlOf("SELECT "+since+"UTC_TIMESTAMP(6))").scan(ctx, l.db, utc{&now}); err != nil {
-		return time.Time{}, fmt.Errorf("ask the database for the time: %w", err)
-	}
-	return now, nil
+	defer wrap(&err, "ask the database for the time")
+	err = sqlOf("SELECT "+since+"UTC_TIMESTAMP(6))").scan(ctx, l.db, utc{&now})
+	return now, err
 }
 
 // ActTable and OnceTable are where internal/operator keeps what people did, and the answers that are given once. Their

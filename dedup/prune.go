@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -69,15 +68,14 @@ const (
 // tells whether it keeps pace. It may run in several processes at once.
 // Both results are good beside an error, which says that ctx ended or the database does not answer: what was deleted
 // is.
-func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
+func (l *Log) Prune(ctx context.Context, o PruneOptions) (all []Pruned, err error) {
 	before, err := l.pruneBefore(ctx, o)
+	if err == nil {
+		err = l.notePruned(ctx, o.Group, before)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("prune: %w", err)
 	}
-	if err := l.notePruned(ctx, o.Group, before); err != nil {
-		return nil, fmt.Errorf("prune: %w", err)
-	}
-	var all []Pruned
 	rows, began := 0, time.Now()
 	for _, status := range prunable() {
 		p := pruner{l, o, before, Pruned{Status: status}, pace{}}
@@ -194,10 +192,8 @@ func jittered(rest time.Duration) time.Duration {
 // page reads the keys after one, the oldest first, without locking anything. Rows of other groups are read over and not
 // excluded, so that the statement is short however many there are.
 func (p *pruner) page(ctx context.Context, after *oldRow) ([]oldRow, error) {
-	s := p.pruneText(p.pruned.Status, p.before, after)
-	return list(ctx, p.db, s, func(rows *sql.Rows) (r oldRow, err error) {
-		err = rows.Scan(&r.Group, &r.Tag, &r.Key, &r.at)
-		return r, err
+	return list(ctx, p.db, p.pruneText(p.pruned.Status, p.before, after), func(r *oldRow) []any {
+		return []any{&r.Group, &r.Tag, &r.Key, &r.at}
 	})
 }
 
@@ -222,10 +218,7 @@ func (p *pruner) delete(ctx context.Context, page []oldRow) error {
 	oldest := time.UnixMicro(ours[0].at).UTC()
 	slices.SortFunc(ours, func(a, b oldRow) int { return a.Compare(b.Identity) })
 	for len(ours) > 0 {
-		n := 1
-		for n < len(ours) && ours[n].Tag == ours[0].Tag {
-			n++
-		}
+		n := sameTag(mapped(ours, func(r oldRow) Identity { return r.Identity }))
 		deleted, err := p.insist(ctx, ours[:n])
 		if err != nil {
 			return fmt.Errorf("delete %d rows from %v: %w", n, ours[0].Identity, err)

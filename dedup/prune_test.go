@@ -89,11 +89,8 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 		"late by %v, want an hour at first and a minute at last", late)
 	for _, table := range []string{"consumer_log", "consumer_log_event"} {
 		query := sqlOf("SELECT group_name, msg_tag, msg_key FROM " + table + " WHERE msg_tag = 't'")
-		left, err := list(t.Context(), w.pool, query, func(rows *sql.Rows) (string, error) {
-			var k Identity
-			err := rows.Scan(&k.Group, &k.Tag, &k.Key)
-			return k.String(), err
-		})
+		keys, err := list(t.Context(), w.pool, query, func(k *Identity) []any { return []any{&k.Group, &k.Tag, &k.Key} })
+		left := mapped(keys, Identity.String)
 		slices.Sort(left)
 		diff := cmp.Diff(stay, left)
 		assert.That(t, err == nil && diff == "", "left in %s (-want +got): %v\n%s", table, err, diff)

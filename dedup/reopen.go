@@ -29,15 +29,13 @@ func (l *Log) ReopenAll(ctx context.Context, all []Reopening) (rows []Row, errs 
 	return moveAll(ctx, l, all, l.reopening)
 }
 
-func (l *Log) reopening(r Reopening) (*change, error) {
+func (l *Log) reopening(r Reopening) *change {
 	from, note := r.From, r.Note
+	var stale error
 	if from.Status == Success || from.Status == Discarded && !note.Discarded {
-		return nil, fmt.Errorf("reopen %v: %w: %v", from.Identity, ErrStale, from.Status)
+		stale = fmt.Errorf("%w: %v", ErrStale, from.Status)
 	}
-	c, err := l.begin(actionReopen, from, validateOwner(note.Token))
-	if err != nil {
-		return nil, err
-	}
+	c := l.begin(actionReopen, from, stale, validateOwner(note.Token))
 	c.to.Attempts, c.to.Owner = 0, note.Token
 	c.to.Replays++
 	c.reason = set(Reason(""))
@@ -49,24 +47,20 @@ func (l *Log) reopening(r Reopening) (*change, error) {
 	c.replace = from.Status == Dead && len(from.BodyHash) == 0 && r.Entry.Body != nil
 	c.by, c.why = note.By, strings.TrimSpace("replayed "+note.Filter)
 	if note.Mended != nil {
-		c.mend(*note.Mended)
+		c.mend(l, *note.Mended)
 	}
-	return c, nil
+	return c
 }
 
 // mend makes the row take another body, and ends the identity under which a copy with the former one is filed.
-func (c *change) mend(former Entry) {
+func (c *change) mend(l *Log, former Entry) {
 	c.replace = true
 	c.why = fmt.Sprintf("body sha256 %s mended to %s: %s", hashText(c.was.BodyHash), hashText(c.entry.BodyHash[:]), c.why)
-	if former.Identity == (Identity{}) {
-		return
+	if former.Identity != (Identity{}) {
+		c.also = l.begin(actionDiscard, absent(former.Identity))
+		c.also.entry, c.also.by = &former, c.by
+		c.also.say(fmt.Sprintf("this body of %s was mended by %s", c.key, c.by))
 	}
-	step, _ := transitionOf(actionDiscard, Absent)
-	c.also = &change{
-		step: step, key: former.Identity, from: Version{Status: Absent}, to: Version{Status: Discarded}, entry: &former,
-		by: c.by,
-	}
-	c.also.say(fmt.Sprintf("this body of %s was mended by %s", c.key, c.by))
 }
 
 func hashText(hash []byte) string {
@@ -84,14 +78,7 @@ func (l *Log) Discard(ctx context.Context, from Row, e Entry, by, why string) er
 
 // DiscardIn is Discard as a part of tx, which must be rolled back after any error.
 func (l *Log) DiscardIn(ctx context.Context, tx Execer, d Discarding) error {
-	c, err := l.discarding(d)
-	if err == nil {
-		err = l.apply(ctx, tx, []*change{c})
-	}
-	if err != nil {
-		return fmt.Errorf("discard %v: %w", d.From.Identity, err)
-	}
-	return nil
+	return l.moveIn(ctx, tx, l.discarding(d))
 }
 
 // Discarding is what Discard takes.
@@ -107,15 +94,13 @@ func (l *Log) DiscardAll(ctx context.Context, all []Discarding) []error {
 	return errs
 }
 
-func (l *Log) discarding(d Discarding) (*change, error) {
+func (l *Log) discarding(d Discarding) *change {
+	var stale error
 	if s := d.From.Status; s == Success || s == Discarded {
-		return nil, fmt.Errorf("discard %v: %w: %v", d.From.Identity, ErrStale, s)
+		stale = fmt.Errorf("%w: %v", ErrStale, s)
 	}
-	c, err := l.begin(actionDiscard, d.From)
-	if err != nil {
-		return nil, err
-	}
+	c := l.begin(actionDiscard, d.From, stale)
 	c.say(fmt.Sprintf("discarded by %s: %s", d.By, d.Why))
 	c.entry, c.by, c.why = &d.Entry, d.By, d.Why
-	return c, nil
+	return c
 }

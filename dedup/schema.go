@@ -92,8 +92,8 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 // or it is broken, the server tells no engine: that is no fault of the schema, and may pass.
 func checkEngine(ctx context.Context, pool *sql.DB, table string) error {
 	var engine, kind, comment sql.NullString
-	err := pool.QueryRowContext(ctx, "SELECT engine, table_type, table_comment FROM information_schema.tables WHERE "+
-		"table_schema = DATABASE() AND table_name = ?", table).Scan(&engine, &kind, &comment)
+	err := sqlOf("SELECT engine, table_type, table_comment FROM information_schema.tables WHERE "+
+		"table_schema = DATABASE() AND table_name = ?", table).scan(ctx, pool, &engine, &kind, &comment)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("it is missing: %w", ErrSchema)
@@ -133,20 +133,18 @@ func (s migrationSet) check(ctx context.Context, pool *sql.DB) error {
 }
 
 type appliedVersion struct {
-	oldest int64
-	at     time.Time
+	version, oldest int64
+	at              time.Time
 }
 
 // readVersions reads which versions of a set are applied; none when the version table is missing.
 func readVersions(ctx context.Context, on Execer, set string) (map[int64]appliedVersion, error) {
-	applied := map[int64]appliedVersion{}
 	s := sqlOf("SELECT version, oldest, "+since+"applied_at) FROM "+versionTable+" WHERE set_name = ?", []byte(set))
-	_, err := list(ctx, on, s, func(rows *sql.Rows) (version int64, err error) {
-		var v appliedVersion
-		err = rows.Scan(&version, &v.oldest, utc{&v.at})
-		applied[version] = v
-		return version, err
-	})
+	all, err := list(ctx, on, s, func(v *appliedVersion) []any { return []any{&v.version, &v.oldest, utc{&v.at}} })
+	applied := map[int64]appliedVersion{}
+	for _, v := range all {
+		applied[v.version] = v
+	}
 	if mysqldb.NoTable(err) {
 		err = nil
 	}

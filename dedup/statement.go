@@ -3,6 +3,7 @@ package dedup
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"time"
 
@@ -45,20 +46,31 @@ func (s statement) exec(ctx context.Context, on Execer) (affected int64, err err
 
 func sqlOf(text string, args ...any) statement { return statement{[]byte(text), args} }
 
-// list reads all rows of the answer.
-func list[T any](ctx context.Context, on Execer, s statement, scan func(*sql.Rows) (T, error)) ([]T, error) {
-	return mysqldb.List(ctx, on, scan, s.String(), s.args...)
+// list reads all rows of the answer; into says where the columns of one go.
+func list[T any](ctx context.Context, on Execer, s statement, into func(*T) []any) ([]T, error) {
+	return mysqldb.List(ctx, on, func(rows *sql.Rows) (one T, err error) {
+		err = rows.Scan(into(&one)...)
+		return one, err
+	}, s.String(), s.args...)
 }
 
-// value reads a row of one value.
-func value[T any](rows *sql.Rows) (v T, err error) {
-	err = rows.Scan(&v)
-	return v, err
-}
+// value is where a row of one value goes.
+func value[T any](v *T) []any { return []any{v} }
 
 // scan reads the answer's only row.
-func (s statement) scan(ctx context.Context, on *sql.DB, into ...any) error {
-	return on.QueryRowContext(ctx, s.String(), s.args...).Scan(into...)
+func (s statement) scan(ctx context.Context, on Execer, into ...any) error {
+	found, err := list(ctx, on, s, func(*struct{}) []any { return into })
+	if err == nil && len(found) == 0 {
+		err = sql.ErrNoRows
+	}
+	return err
+}
+
+// wrap says of an error that a function is about to return what it was at.
+func wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
+	}
 }
 
 // utc takes microseconds since 1970, and NULL as the zero time; micros takes a number of them.
@@ -95,7 +107,6 @@ type change struct {
 
 	entry    *Entry           // what the row keeps of the message, where it has nothing yet
 	replace  bool             // the entry takes the place of what the row has
-	dropBody bool             // success needs neither body nor properties
 	at       *int64           // when another log moved it, microseconds since 1970; nil: now
 	backdate time.Duration    // so that a row given back unrun is due at once
 	due      sql.NullInt64    // microseconds after which its handler wants a failed row to be due; none: as all others
@@ -108,7 +119,10 @@ type change struct {
 	silent  bool   // no event: the row tells, or the story does already
 
 	also *change // made in the same transaction, if nobody has made it yet
+	err  error   // why it cannot be made, or was not
 }
+
+func (c *change) identity() Identity { return c.key }
 
 func set[T any](v T) sql.Null[T] { return sql.Null[T]{V: v, Valid: true} }
 
@@ -178,18 +192,14 @@ func (l *Log) update(run []*change) (s statement) {
 		s.add(", dead_at = UTC_TIMESTAMP(6)")
 	}
 	setRemarks(&s, run)
-	keys := make([]Identity, len(run))
-	for i, c := range run {
-		keys[i] = c.key
-	}
-	addKeys(&s, keys)
+	addKeys(&s, mapped(run, (*change).identity))
 	l.guard(&s, c)
 	return s
 }
 
 // setMessage writes what a change says of the message. What the row has of it stays: the first copy is the original.
 func (c *change) setMessage(s *statement) {
-	if c.dropBody {
+	if c.to.Status == Success { // needs neither
 		s.add(", msg_body = NULL, properties = NULL")
 	}
 	if e := c.entry; e != nil && c.replace {

@@ -136,5 +136,5 @@ func transitionOf(a action, from Status) (transition, bool) {
 			return t, true
 		}
 	}
-	return transition{}, false
+	return transition{Action: a}, false
 }

@@ -1,8 +1,8 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -10,10 +10,11 @@ import (
 )
 
 // versionStore keeps goose's versions in rollbackd_schema: a count of its own for every set, and with each version the
-// oldest program that still works with it.
+// oldest program that still works with it. It has what goose calls on its way up.
 type versionStore struct {
-	set    string
-	oldest map[int64]int64
+	database.Store // nil: what only the ways down call
+	set            string
+	oldest         map[int64]int64
 }
 
 var _ database.StoreExtender = (*versionStore)(nil)
@@ -46,35 +47,11 @@ func (s *versionStore) Insert(ctx context.Context, db database.DBTxConn, req dat
 	return err
 }
 
-// Delete notes a version as not applied.
-func (s *versionStore) Delete(ctx context.Context, db database.DBTxConn, version int64) error {
-	_, err := db.ExecContext(ctx, "DELETE FROM "+versionTable+" WHERE set_name = ? AND version = ?", []byte(s.set),
-		version)
-	return err
-}
-
-// GetMigration reads one version.
-func (s *versionStore) GetMigration(
-	ctx context.Context, db database.DBTxConn, version int64,
-) (*database.GetMigrationResult, error) {
-	applied, err := readVersions(ctx, db, s.set)
-	if err != nil {
-		return nil, err
-	}
-	if v, ok := applied[version]; ok {
-		return &database.GetMigrationResult{Timestamp: v.at, IsApplied: true}, nil
-	}
-	return nil, fmt.Errorf("%w: %d", database.ErrVersionNotFound, version)
-}
-
 // GetLatestVersion reads the highest version.
 func (s *versionStore) GetLatestVersion(ctx context.Context, db database.DBTxConn) (int64, error) {
 	all, err := s.ListMigrations(ctx, db)
-	switch {
-	case err != nil:
-		return 0, err
-	case len(all) == 0:
-		return 0, database.ErrVersionNotFound
+	if err != nil || len(all) == 0 {
+		return 0, cmp.Or(err, database.ErrVersionNotFound)
 	}
 	return all[0].Version, nil
 }

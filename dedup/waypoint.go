@@ -161,15 +161,15 @@ var ErrOvertaken = errors.New("somebody else goes through the same log at this m
 // ErrLost: a row is not as From says, and nothing was written: look all up again. ErrOvertaken: see there. ErrUnknown:
 // call again from the same waypoint; what is given then is not written if this call was committed after all.
 func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken) (Waypoint, error) {
-	changes, err := changesOf(all, l.taking)
-	if err = cmp.Or(w.check(), err); err != nil {
+	if err := w.check(); err != nil {
 		return w, fmt.Errorf("take over: %w", err)
 	}
+	changes := inOrder(mapped(all, l.taking))
 	next := w
 	next.moves++
 	token := fmt.Appendf(nil, "%s/%d ", w.run, next.moves) // the same one for the same call
 	next.stored = fmt.Appendf(nil, "%s%d", token, len(note))
-	err = l.inTx(ctx, func(tx Execer) error {
+	err := l.inTx(ctx, func(tx Execer) error {
 		if err := l.moveWaypoint(ctx, tx, w, next, note); err != nil {
 			return err
 		}
@@ -189,16 +189,13 @@ func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken
 
 // taking is the change of a row that is taken over. One that is new and success, of which there may be millions, gets
 // no line of its story, as in the fast path.
-func (l *Log) taking(t Taken) (*change, error) {
+func (l *Log) taking(t Taken) *change {
 	from := t.From
 	from.Identity = t.Identity
 	acts := map[Status]action{Success: actionTakeDone, Dead: actionTakeOpen}
-	c, err := l.begin(acts[t.Status], from, checkLength("an origin", t.Origin, MaxOrigin))
-	if err == nil && from.Status != Absent && !from.TakenOver() {
-		err = fmt.Errorf("%v: %w: it is not as it was taken over", t.Identity, ErrTransition)
-	}
-	if err != nil {
-		return nil, err
+	c := l.begin(acts[t.Status], from, checkLength("an origin", t.Origin, MaxOrigin))
+	if c.err == nil && from.Status != Absent && !from.TakenOver() {
+		c.err = fmt.Errorf("%w: it is not as it was taken over", ErrTransition)
 	}
 	at := t.micros()
 	c.to.Attempts = int(min(max(t.Attempts, 0), math.MaxInt32))
@@ -206,16 +203,16 @@ func (l *Log) taking(t Taken) (*change, error) {
 	if t.Status == Dead {
 		c.entry, c.reason = &t.Entry, set(ReasonEffectUnknown)
 		c.say(t.Remark)
-		return c, nil
+		return c
 	}
 	c.to.Attempts = max(c.to.Attempts, 1)
-	c.reason, c.remark, c.dropBody = set(Reason("")), set(""), true
+	c.reason, c.remark = set(Reason("")), set("")
 	if c.silent = from.Status == Absent; c.silent {
 		c.entry = &Entry{Identity: t.Identity, BodyHash: t.BodyHash, MessageID: t.MessageID}
 	} else {
 		c.why = cutText(t.Remark, MaxRemark)
 	}
-	return c, nil
+	return c
 }
 
 // micros is At in microseconds since 1970; without one it is later than every clock.

@@ -274,5 +274,6 @@ func (c *sessionConnector) setUp(ctx context.Context, raw driver.Conn) (driver.C
 	if isMariaDB.Int64 != 0 {
 		from = mariaDB
 	}
-	return &watchedConn{wholeConn: conn, id: id.Int64, from: from, usual: c.lockWait, lockWait: c.lockWait}, nil
+	return &watchedConn{wholeConn: conn, id: id.Int64, from: from, usual: c.lockWait, lockWait: c.lockWait,
+		repeated: repeated{wholeConn: conn}}, nil
 }

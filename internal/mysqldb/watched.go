@@ -159,17 +159,11 @@ func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driv
 	stint := c.activity.begin(ctx, c.id, query)
 	exec := c.wholeConn.ExecContext
 	if repeating.in(ctx) {
-		exec = c.execRepeated
+		exec = c.repeated.ExecContext
 	}
 	res, err := exec(ctx, query, args)
 	stint.end(err)
 	return res, c.leave(err)
-}
-
-func (c *watchedConn) execRepeated(
-	ctx context.Context, query string, args []driver.NamedValue,
-) (driver.Result, error) {
-	return c.repeated.exec(ctx, c.wholeConn, query, args)
 }
 
 // QueryContext watches the rows of a transaction's query.
@@ -257,41 +251,39 @@ func (r *watchedRows) Close() error {
 // trip more. On other connections the context changes nothing.
 func Repeated(ctx context.Context) context.Context { return context.WithValue(ctx, repeating, true) }
 
-// repeated is what one connection knows of repeated statements. It keeps one: of 1,000 rows, that takes the server some
-// MiB.
+// repeated is a connection that keeps one statement prepared: of 1,000 rows, that takes the server some MiB.
 type repeated struct {
+	wholeConn
 	last    string // the last one that came
 	text    string // the one that is prepared
 	stmt    driver.Stmt
 	refused bool // the server prepares none
 }
 
-// exec executes a repeated statement, prepared if it came before.
-func (r *repeated) exec(ctx context.Context, conn wholeConn, text string, args []driver.NamedValue) (
-	driver.Result, error,
-) {
+// ExecContext executes a repeated statement, prepared if it came before.
+func (r *repeated) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
 	again := text == r.last
 	r.last = text
 	if again && text != r.text && !r.refused {
-		if err := r.prepare(ctx, conn, text); err != nil {
+		if err := r.prepare(ctx, text); err != nil {
 			return nil, err
 		}
 	}
 	if text != r.text {
-		return conn.ExecContext(ctx, text, args)
+		return r.wholeConn.ExecContext(ctx, text, args)
 	}
 	return r.stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 }
 
 // prepare puts text in the place of what was prepared. A server that refuses is not asked again on this connection: it
 // has too many, or is a proxy that knows none, or will say of the text too what is wrong with it.
-func (r *repeated) prepare(ctx context.Context, conn driver.ConnPrepareContext, text string) error {
+func (r *repeated) prepare(ctx context.Context, text string) error {
 	var closed error
 	if r.stmt != nil {
 		closed = r.stmt.Close()
 	}
 	r.text, r.stmt = "", nil
-	stmt, err := conn.PrepareContext(ctx, text)
+	stmt, err := r.PrepareContext(ctx, text)
 	switch {
 	case err == nil:
 		r.text, r.stmt = text, stmt
