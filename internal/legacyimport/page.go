@@ -49,7 +49,8 @@ func (s *shape) common() (texts []string) {
 func (s *shape) whole() []string {
 	body := s.text(colBody)
 	return append(s.common(), s.text(colRemark), "UNHEX(SHA2("+body+", 256))", "COALESCE("+s.doubt()+", FALSE)",
-		fmt.Sprintf("IF(%s = '1', NULL, LEFT(CAST(%s AS BINARY), %d))", s.text(colStatus), body, dedup.MaxBody+1))
+		fmt.Sprintf("IF(CAST(%s AS BINARY) = '1', NULL, LEFT(CAST(%s AS BINARY), %d))", // as text '1 ' is '1' too
+			s.text(colStatus), body, dedup.MaxBody+1))
 }
 
 // text is a column as it is read: as UTF-8 text, or as bytes when it holds bytes; NULL where the table lacks it.
@@ -62,7 +63,12 @@ func (s *shape) text(name string) string {
 		return "CONVERT(" + quoted(c.name) + " USING utf8mb4)"
 	case name == colTime && c.isMoment():
 		return "DATE_FORMAT(" + quoted(c.name) + ", '%Y-%m-%d %H:%i:%s.%f')"
-	case c.isText() || c.isBinary():
+	}
+	return c.text()
+}
+
+func (c column) text() string {
+	if c.isText() || c.isBinary() {
 		return quoted(c.name)
 	}
 	return "CAST(" + quoted(c.name) + " AS CHAR)"
@@ -98,14 +104,14 @@ func (s *shape) pageText(columns []string, after [][]byte, limit int) (text stri
 	where, same := "", ""
 	for i, c := range s.primary {
 		name := quoted(c.name)
-		names, texts = append(names, name), append(texts, s.text(c.name))
+		names, texts = append(names, name), append(texts, c.text())
 		if after == nil {
 			continue
 		}
 		mark, value := "?", any(string(after[i])) // text is compared by the column's collation, all else exactly
 		switch {
 		case c.isBinary():
-			value = after[i]
+			value = append([]byte{}, after[i]...) // nil would be NULL
 		case c.isInteger():
 			mark = "CAST(? AS DECIMAL(20))"
 		}

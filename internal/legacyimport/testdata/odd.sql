@@ -13,6 +13,7 @@ INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consu
 	('order_orderTopic_cancel_group', 'rollbackd.conflict', 'reserved', '{}', '1', 1, '2026-11-01 10:00:00', NULL, NULL),
 	('order_orderTopic_cancel_group', 'order_cancel', 'status null', '{}', NULL, 1, '2026-11-01 10:00:00', NULL, NULL),
 	('order_orderTopic_cancel_group', 'order_cancel', 'status 3', '{}', '3', 1, '2026-11-01 10:00:00', NULL, NULL),
+	('order_orderTopic_cancel_group', 'order_cancel', 'status 1 and a space', '{}', '1 ', 1, '2026-11-01 10:00:00', NULL, NULL),
 	('order_orderTopic_cancel_group', 'order_cancel', 'status x', '{}', 'done', 1, '2026-11-01 10:00:00', NULL, NULL),
 	('order_orderTopic_cancel_group', 'order_cancel', 'times null', '{}', '1', NULL, '2026-11-01 10:00:00', NULL, NULL),
 	('order_orderTopic_cancel_group', 'order_cancel', 'times -1', '{}', '1', -1, '2026-11-01 10:00:00', NULL, NULL),
