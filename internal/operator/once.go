@@ -13,12 +13,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// How long requests that are done once are remembered, and until when another process may not take one up.
+// How long requests that are done once are remembered, and how long one may take before another process may take it up.
 const (
-	OnceKept   = 24 * time.Hour
-	onceLeased = "UTC_TIMESTAMP(6) + INTERVAL 30 SECOND"
+	OnceKept  = 24 * time.Hour
+	onceLease = 30 * time.Second
 )
 
 // MaxOnceName bounds an Idempotency-Key in bytes, MaxAnswer the body of an answer that is given again.
@@ -116,12 +118,21 @@ func (d *Operator) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, 
 			return nil, nil, err
 		}
 	}
-	if _, err := d.exec(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, owner, "+
-		"lease_until, created_at) VALUES (?, ?, ?, ?, 1, ?, ?, "+onceLeased+", UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE "+
-		"owner = IF(state = 1 AND request_hash = ? AND "+free+" AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND, ?, "+
-		"owner), lease_until = IF(owner = ?, "+onceLeased+", lease_until)", []byte(d.o.Group), o.actor, o.name,
-		[]byte(o.ActID), r.Hash[:], []byte(o.owner), r.Hash[:], int(OnceKept.Seconds()), []byte(o.owner),
-		[]byte(o.owner)); err != nil {
+	_, err := d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, "+
+		"owner, lease_until, created_at) VALUES (?, ?, ?, ?, 1, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, "+
+		"UTC_TIMESTAMP(6))", []byte(d.o.Group), o.actor, o.name, []byte(o.ActID), r.Hash[:], []byte(o.owner),
+		onceLease.Microseconds())
+	if err == nil {
+		return o, nil, nil
+	}
+	if !mysqldb.Duplicate(err) {
+		return nil, nil, fmt.Errorf("take the request: %w", err)
+	}
+	_, err = d.db.ExecContext(ctx, "UPDATE "+d.once+" SET state = 1, request_hash = ?, owner = ?, lease_until = "+
+		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE group_name = ? AND actor = ? AND name = ? AND state = 1 "+
+		"AND request_hash = ? AND "+free+" AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND", r.Hash[:],
+		[]byte(o.owner), onceLease.Microseconds(), []byte(d.o.Group), o.actor, o.name, r.Hash[:], int(OnceKept.Seconds()))
+	if err != nil {
 		return nil, nil, fmt.Errorf("take the request: %w", err)
 	}
 	return o.look(ctx, r)
