@@ -67,10 +67,11 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 		{
 			name: "event",
 			look: "SELECT order_sn, status, '', '' FROM tb_order UNION ALL SELECT goods_id, amount, '', '' FROM tb_stock " +
-				"UNION ALL SELECT msg_tag, msg_key, body, routing_key FROM rollbackd_outbox ORDER BY 1",
+				"UNION ALL SELECT msg_tag, msg_key, JSON_EXTRACT(CONVERT(body USING utf8mb4), '$.order_sn', '$.by'), " +
+				"routing_key FROM rollbackd_outbox ORDER BY 1", // MySQL and MariaDB order an object's members differently
 			before: "1001 5  \n20261121-0001 cancelling  \n20261121-0002 cancelled  ",
 			after: "1001 7  \n20261121-0001 cancelled  \n20261121-0002 cancelled  \n" +
-				`goods.back 20261121-0001 {"order_sn": "20261121-0001", "by": "key-0"} goods.back`, again: "done",
+				`goods.back 20261121-0001 ["20261121-0001", "key-0"] goods.back`, again: "done",
 			other: `{"order_sn":"20261121-0002","items":[{"sku_id":9,"quantity":1}]}`,
 		},
 	}
