@@ -12,7 +12,7 @@ import (
 // versionStore keeps goose's versions in rollbackd_schema: a count of its own for every set, and with each version the
 // oldest program that still works with it. It has what goose calls on its way up.
 type versionStore struct {
-	database.Store // nil: what only the ways down call
+	database.Store // nil: what Up does not call
 	set            string
 	oldest         map[int64]int64
 }
