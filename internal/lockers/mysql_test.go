@@ -122,7 +122,7 @@ func (b mysqlBackend) rows(t *testing.T) (n int) {
 // something does.
 func TestAFreshBatchIsOneStatement(t *testing.T) {
 	w, b := newMySQLWorld(t)
-	a, keys := w.Worker("a", lock.Options{}), locktest.Keys(1000)
+	a, keys := w.Worker("a", lock.Options{Timeout: 20 * time.Second}), locktest.Keys(1000)
 	asked := b.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
 	was := func() bool {
 		select {
