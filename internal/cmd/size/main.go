@@ -77,8 +77,8 @@ func partOf(name string) string {
 		return ""
 	case ext == ".md":
 		return words
-	case !slices.Contains([]string{".go", ".sql", ".html", ".css", ".js", ".sh", ".py", ".yaml"}, ext) &&
-		name != "Makefile":
+	case !slices.Contains([]string{".go", ".sql", ".html", ".css", ".js", ".sh", ".py", ".yaml", ".tmpl", ".conf", ".cnf",
+		".cfg"}, ext) && name != "Makefile":
 		return ""
 	case strings.HasSuffix(name, "_test.go"):
 		return tests
