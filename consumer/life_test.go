@@ -457,7 +457,7 @@ func TestHeadersThatFillAFrameKeepTheirIdentityAtARedelivery(t *testing.T) {
 		if i != 1 {
 			w.flaky("key") // so that it is claimed and attempted again
 		}
-		w.publishRaw(func(frame int) string { return string(stack.FillingHeaders(frame, "m", "key", tag)[i].Entries) })
+		w.publishOdd(stack.FillingHeaders("m", "key", tag)[i].Table)
 		w.crashAt(points[i])
 		w.start()
 		w.quiet()
@@ -467,16 +467,13 @@ func TestHeadersThatFillAFrameKeepTheirIdentityAtARedelivery(t *testing.T) {
 	})
 }
 
-// publishRaw publishes a message under the key "key" whose headers are these bytes.
-func (w *world) publishRaw(headers func(frame int) string) {
+// publishOdd publishes a message under the key "key" with headers that ours would not send.
+func (w *world) publishOdd(headers rabbit.Table) {
 	w.t.Helper()
 	w.declare()
-	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
-	defer raw.Close()
-	require.OK(w.t, raw.Publish(stack.RawMessage{
-		Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Headers: []byte(headers(raw.FrameMax())),
-		Body: []byte("{}"),
-	}))
+	w.broker.Publish(w.cfg.Exchange, tag, stack.Message{
+		MessageId: "key", Type: tag, DeliveryMode: rabbit.Persistent, Headers: headers, Body: []byte("{}"),
+	})
 }
 
 // Given x-death as no broker writes it, an array of arrays, over which RabbitMQ 3.10 stops moving messages out of a
@@ -484,7 +481,7 @@ func (w *world) publishRaw(headers func(frame int) string) {
 func TestAForgedDeathStopsNoRetry(t *testing.T) {
 	w := newWorld(t)
 	w.flaky("key")
-	w.publishRaw(func(int) string { return "\x07x-deathA\x00\x00\x00\x05A\x00\x00\x00\x00" })
+	w.publishOdd(rabbit.Table{"x-death": []any{[]any{}}})
 	w.start()
 	w.quiet()
 	w.applied("key")

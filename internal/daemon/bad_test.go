@@ -203,23 +203,18 @@ func TestUnreadableHeadersDoNotMatterWhenTheKeyIsElsewhere(t *testing.T) {
 // than can be read once RabbitMQ has added to them, and which are delivered once here; and bad ones, which cannot be
 // read.
 func (w *world) publishUnreadable(orders []shop.Order) (full, bad int) {
-	raw := require.Get(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
-	defer raw.Close()
 	n := 0
 	publish := func(p oracle.Sent, kind stack.OddHeaders) {
-		m := stack.RawMessage{
-			Exchange: p.Exchange, Key: p.Key, MessageID: p.MessageID, Type: p.Type, Headers: kind.Entries, Body: p.Body,
-		}
-		if err := raw.Publish(m); err != nil {
-			w.t.Fatalf("%s: %v", kind.Name, err)
-		}
+		w.broker.Publish(p.Exchange, p.Key, stack.Message{
+			MessageId: p.MessageID, Type: p.Type, DeliveryMode: rabbit.Persistent, Headers: kind.Table, Body: p.Body,
+		})
 		w.ledger.Record(p, nil)
 		n++
 	}
 	next := func() oracle.Sent { return w.route.Rollback(orders[n]) }
-	for i := range stack.FillingHeaders(raw.FrameMax(), "m", "", "") {
+	for i := range stack.FillingHeaders("m", "", "") {
 		p := next()
-		publish(p, stack.FillingHeaders(raw.FrameMax(), "m", p.MessageID, p.Type)[i])
+		publish(p, stack.FillingHeaders("m", p.MessageID, p.Type)[i])
 	}
 	full = n
 	w.deliverOnce(full)

@@ -138,8 +138,7 @@ func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authorit
 	c := dial(t, u.String())
 	q := b.Name("main")
 	b.DeclareQueue(q, quorum(nil))
-	m := stack.RawMessage{Key: q, MessageID: "id", Headers: stack.UnreadableHeaders("m")[0].Entries, Body: []byte("b")}
-	require.OK(t, dialRaw(t, b.URL).Publish(m))
+	b.Publish("", q, stack.Message{MessageId: "id", Headers: stack.UnreadableHeaders("m")[0].Table, Body: []byte("b")})
 	publishN(t, publisher(t, config(u.String())), q, 1)
 	got := collect(t, consume(t, c, q, 10), 2)
 	if _, ok := rabbit.ReadUnreadable(got[0].Headers); !ok || got[0].MessageID != "id" || got[1].MessageID != "0" {

@@ -112,14 +112,10 @@ func TestWhateverKindTheOldQueueIs(t *testing.T) {
 func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	raw := require.Get(stack.DialRaw(t.Context(), w.b.URL))(t)
-	defer raw.Close()
 	odd := stack.UnreadableHeaders("m")
 	w.fill("before", 100)
 	for i, h := range odd {
-		require.OK(t, raw.Publish(stack.RawMessage{
-			Key: w.from, Headers: h.Entries, MessageID: fmt.Sprintf("odd-%d", i), Body: []byte("{}"),
-		}))
+		w.b.Publish("", w.from, stack.Message{Headers: h.Table, MessageId: fmt.Sprintf("odd-%d", i), Body: []byte("{}")})
 	}
 	// Readable, but with what a copy says besides there is no room for it in a frame.
 	w.b.Publish("", w.from, stack.Message{

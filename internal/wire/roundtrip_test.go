@@ -341,8 +341,6 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t)
-	raw := require.Get(stack.DialRaw(t.Context(), r.b.URL))(t)
-	defer raw.Close()
 	all := stack.UnreadableHeaders("m")
 	owner := map[string]string{} // of each identity that headers would have given
 	rapid.Check(t, func(t *rapid.T) {
@@ -350,20 +348,18 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 		// RabbitMQ 4 writes an x-death of its own in the place of a forged one: then the headers can be read.
 		r.kept = r.four && odd.Name == "a forged x-death"
 		key := routingKey().Draw(t, "routing key")
-		m := stack.RawMessage{
-			Exchange: r.topo.Exchange, Key: key, Headers: odd.Entries,
-			MessageID: shortText().Draw(t, "id"), CorrelationID: shortText().Draw(t, "correlation"),
-			Type: shortText().Draw(t, "type"),
-			Body: []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
+		m := stack.Message{
+			Headers: odd.Table, MessageId: shortText().Draw(t, "id"), CorrelationId: shortText().Draw(t, "correlation"),
+			Type: shortText().Draw(t, "type"), Body: []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
 		}
-		require.OK(t, raw.Publish(m))
+		r.b.Publish(r.topo.Exchange, key, m)
 		d := r.take(t, r.topo.Queue)
 		if _, ok := rabbit.ReadUnreadable(d.Headers); !ok {
 			t.Fatalf("%s: not marked", odd.Name)
 		}
 		want := identities(t, r.topo.Queue, d)
 		tag := cmp.Or(m.Type, key) // with a type the routing key says nothing of what the message is
-		what := fmt.Sprintf("%q %q %q %q", odd.Name, tag, m.MessageID, m.CorrelationID)
+		what := fmt.Sprintf("%q %q %q %q", odd.Name, tag, m.MessageId, m.CorrelationId)
 		for i, id := range want {
 			headerFirst := strings.HasPrefix(everyKeyFrom[i], "header:")
 			if headerFirst && id.id.Identity.Tag != wire.TagUnidentified {

@@ -28,12 +28,10 @@ func (w *world) plantName() string {
 // read, and of three whose frame is full until RabbitMQ adds x-delivery-count: these are read each time, and are
 // rollbacks of orders that nobody has reserved.
 func unreadable(s *strike) {
-	raw := must.Get(stack.DialRaw(s.ctx, s.load.urls[0]))
-	defer raw.Close() // everything it has published is confirmed
-	publish := func(id string, headers []byte, fate oracle.Fate) {
+	publish := func(id string, headers rabbit.Table, fate oracle.Fate) {
 		body := fmt.Appendf(nil, `{"order_sn":"%s"}`, id)
-		err := raw.Publish(stack.RawMessage{
-			Exchange: s.load.route.Exchange, Key: s.load.route.Key, MessageID: id, Headers: headers, Body: body,
+		err := stack.Publish(s.load.urls[0], s.load.route.Exchange, s.load.route.Key, stack.Message{
+			MessageId: id, DeliveryMode: rabbit.Persistent, Headers: headers, Body: body,
 		})
 		s.load.ledger.RecordNameless(body, fate, err)
 		hash := sha256.Sum256(body)
@@ -41,14 +39,14 @@ func unreadable(s *strike) {
 		must.OK(err)
 	}
 	for _, odd := range stack.UnreadableHeaders("chaos") {
-		publish("unreadable-"+s.plantName(), odd.Entries, oracle.ToDie(dedup.ReasonUnidentified))
+		publish("unreadable-"+s.plantName(), odd.Table, oracle.ToDie(dedup.ReasonUnidentified))
 	}
 	// No daemon can settle anything meanwhile, and its connection is cut when it holds it all.
 	s.lock("UNLOCK TABLES", "LOCK TABLES consumer_log WRITE")
 	err := must.Catch(func() {
-		for i := range stack.FillingHeaders(raw.FrameMax(), "chaos", "", "") {
+		for i := range stack.FillingHeaders("chaos", "", "") {
 			id := "unreadable-" + s.plantName()
-			publish(id, stack.FillingHeaders(raw.FrameMax(), "chaos", id, "")[i].Entries, oracle.ToDie(dedup.ReasonExhausted))
+			publish(id, stack.FillingHeaders("chaos", id, "")[i].Table, oracle.ToDie(dedup.ReasonExhausted))
 		}
 	})
 	s.until(10*time.Second, func() bool { n, err := s.depth(queue); return err == nil && n == 0 })

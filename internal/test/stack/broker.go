@@ -222,9 +222,35 @@ func (b *Broker) Connections() (n int) {
 func (b *Broker) Publish(exchange, key string, m Message) {
 	b.t.Helper()
 	b.on(fmt.Sprintf("publish to exchange %q with key %q", exchange, key), func(ch *amqp.Channel) {
-		must.OK(ch.Confirm(false))
-		must.OK(publishConfirmed(ch, ch.NotifyReturn(make(chan amqp.Return, 1)), exchange, key, m))
+		publish(ch, exchange, key, m)
 	})
+}
+
+// Publish does outside of tests what [Broker.Publish] does.
+func Publish(target, exchange, key string, m Message) error {
+	return must.Catch(func() {
+		conn := must.Get(amqp.Dial(target))
+		defer conn.Close() // the message is confirmed
+		publish(must.Get(conn.Channel()), exchange, key, m)
+	})
+}
+
+// publish waits until the broker has taken the message; a return comes before its confirm.
+func publish(ch *amqp.Channel, exchange, key string, m Message) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const mandatory = true
+	must.OK(ch.Confirm(false))
+	returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+	confirm := must.Get(ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, mandatory, false, m))
+	if acked := must.Get(confirm.WaitContext(ctx)); !acked {
+		must.OK(errors.New("the broker refused it (nack)"))
+	}
+	select {
+	case r := <-returns:
+		must.OK(fmt.Errorf("it came back: %d %s", r.ReplyCode, r.ReplyText))
+	default:
+	}
 }
 
 // Get takes one message from the queue and acks it; ok is false when the queue is empty.
