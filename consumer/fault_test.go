@@ -530,7 +530,7 @@ func TestRedisAway(t *testing.T) {
 // Given a cluster whose other node is written to too, when transactions lose against those of the other node, which
 // they may be told at COMMIT alone, then they are tried again, it has cost nothing, and nobody says that MySQL is away.
 func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
-	cluster := stack.OwnGalera(t)
+	cluster := stack.OwnCluster(t, stack.Galera)
 	w := newWorldOn(t, servers{mysql: cluster.Databases[0]})
 	w.cfg.Lanes, w.cfg.HandlerTimeout, w.cfg.Lease = 1, 10*time.Second, 20*time.Second
 	w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")

@@ -19,7 +19,7 @@ import (
 
 // What holds on a cluster, whose start takes a while: the cases share it.
 func TestGalera(t *testing.T) {
-	cluster := stack.OwnGalera(t)
+	cluster := stack.OwnCluster(t, stack.Galera)
 	t.Run("a node that takes no statements is left", func(t *testing.T) { nodeIsLeft(t, cluster.Databases[0]) })
 	t.Run("a conflict at COMMIT is contention", func(t *testing.T) { conflictAtCommit(t, cluster) })
 	t.Run("a node that lags does not show what was", func(t *testing.T) { laggingNodeWaits(t, cluster) })
@@ -147,7 +147,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 
 // What holds in MySQL's group replication, whose start takes a while: the cases share it.
 func TestGroupReplication(t *testing.T) {
-	cluster := stack.OwnReplicated(t, stack.Group)
+	cluster := stack.OwnCluster(t, stack.Group)
 	t.Run("a primary that is cut off shows nobody what was", func(t *testing.T) { cutOffPrimary(t, cluster) })
 	t.Run("a node that has left is a server", func(t *testing.T) { memberHasLeft(t, cluster) })
 }
@@ -215,7 +215,7 @@ func memberHasLeft(t *testing.T, cluster *stack.Stack) {
 // wrote: what is looked up is what a failover keeps. Who kills the statement, or its connection, does not change that;
 // when a replica answers, it is committed.
 func TestSemiSync(t *testing.T) {
-	cluster := stack.OwnReplicated(t, stack.SemiSync)
+	cluster := stack.OwnCluster(t, stack.SemiSync)
 	w := newWorldOn(t, cluster.MySQL.Database(t))
 	source := cluster.Databases[0]
 	asItIs := plain(t, w.dsn, source)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -129,7 +130,7 @@ func trap(set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign str
 		}
 		var traps []<-chan struct{}
 		each(func(l *stack.TCPProxy) { traps = append(traps, set(l, match)) })(s)
-		if s.until(15*time.Second, func() bool { return slices.ContainsFunc(traps, stack.IsClosed) }) {
+		if s.until(15*time.Second, func() bool { return slices.ContainsFunc(traps, poll.IsClosed) }) {
 			s.hits = 1
 		}
 	}

@@ -39,6 +39,16 @@ func Until(t testing.TB, what string, yes func() bool) {
 	}
 }
 
+// IsClosed reports whether a channel is closed that nobody sends to.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Receive waits for a value, or for the end of what would send it, and fails the test when that takes over a minute.
 func Receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	t.Helper()

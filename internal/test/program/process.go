@@ -39,26 +39,49 @@ type Process struct {
 
 // Start starts the process. Whoever starts it must see to its end with [Process.Kill], or [Process.Stop].
 func Start(o Options) (*Process, error) {
-	p := &Process{exited: make(chan struct{}), addrAt: make(chan struct{})}
-	p.cmd = exec.Command(o.Path, o.Args...)
-	p.cmd.Env = o.Env
-	// A group of its own: Ctrl-C at the terminal reaches whoever started it, who then decides.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd := exec.Command(o.Path, o.Args...)
+	cmd.Env = o.Env
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", o.Path, err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = in, in
+	defer in.Close() // the child has its own
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
+	cmd.Stdout, cmd.Stderr = in, in
+	return launch(cmd, func(p *Process) {
+		defer out.Close()
+		p.readLog(out, o.Log)
+	})
+}
+
+// Launch starts a command as [Start] does, whose output goes where the command says.
+func Launch(cmd *exec.Cmd) (*Process, error) { return launch(cmd, func(*Process) {}) }
+
+// launch stays with the process to its end. Linux sends the parent-death signal when the *thread* that started a child
+// ends, so the goroutine that starts it keeps its thread for as long as the child lives.
+func launch(cmd *exec.Cmd, beside func(*Process)) (*Process, error) {
+	p := &Process{cmd: cmd, exited: make(chan struct{}), addrAt: make(chan struct{})}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	// A group of its own: Ctrl-C at the terminal reaches whoever started it, who then decides.
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	started := make(chan error, 1)
-	go p.watch(started, out, o.Log) // joined by whoever waits for exited
-	err = <-started
-	_ = in.Close() // the child has its own
-	if err != nil {
-		_ = out.Close()
-		return nil, fmt.Errorf("start %s: %w", o.Path, err)
+	go func() { // joined by whoever waits for exited
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		err := cmd.Start()
+		started <- err
+		beside(p)
+		if err == nil {
+			_ = cmd.Wait() // how it ended is in its state
+			p.code = exitCode(cmd.ProcessState)
+		}
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	return p, nil
 }
@@ -79,22 +102,6 @@ func Serve(t testing.TB, o Options) *Process {
 		}
 	})
 	return p
-}
-
-// watch starts the process and stays with it to its end. Linux sends the parent-death signal when the *thread* that
-// started a child ends, so this goroutine keeps its thread for as long as the child lives.
-func (p *Process) watch(started chan<- error, out *os.File, log io.Writer) {
-	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-	if err := p.cmd.Start(); err != nil {
-		started <- err
-		return
-	}
-	started <- nil
-	p.readLog(out, log)
-	_ = out.Close()
-	_ = p.cmd.Wait() // how it ended is in its state
-	p.code = exitCode(p.cmd.ProcessState)
-	close(p.exited)
 }
 
 // readLog copies line by line to the end and catches the address the pages listen on.
@@ -138,11 +145,18 @@ func (p *Process) Wait(ctx context.Context) (code int, err error) {
 	}
 }
 
-// Signal sends a signal; to a process that has ended it is [os.ErrProcessDone]. SIGSTOP stops one thread after another,
-// on a busy machine so slowly that the others go on for a while: Signal returns when the last one stands still, unless
-// somebody lets the process go on before.
+// Signal sends a signal to the process and the helpers that it has forked, which are its group; to one that has ended
+// it is [os.ErrProcessDone]. SIGSTOP stops one thread after another, on a busy machine so slowly that the others go on
+// for a while: Signal returns when the last one stands still, unless somebody lets the process go on before.
 func (p *Process) Signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil {
+	err := os.ErrProcessDone
+	if p.Runs() {
+		err = syscall.Kill(-p.Pid(), s)
+	}
+	if errors.Is(err, syscall.ESRCH) { // it has ended meanwhile
+		err = os.ErrProcessDone
+	}
+	if err != nil {
 		return fmt.Errorf("send %v to process %d: %w", s, p.Pid(), err)
 	}
 	if s == syscall.SIGSTOP {
@@ -156,6 +170,9 @@ func (p *Process) Signal(s syscall.Signal) error {
 	}
 	return nil
 }
+
+// Runs says whether the process has not ended yet.
+func (p *Process) Runs() bool { return !poll.IsClosed(p.exited) }
 
 // Kill ends the process with SIGKILL and returns when it is gone. Killing one that has ended is no error.
 func (p *Process) Kill() error {
@@ -171,6 +188,7 @@ func (p *Process) Stop(ctx context.Context) (code int, err error) {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return 0, err
 	}
+	_ = p.Signal(syscall.SIGCONT) // a frozen one takes SIGTERM when it is thawed; fails only when it has ended
 	code, err = p.Wait(ctx)
 	if err != nil {
 		return code, errors.Join(err, p.Kill())

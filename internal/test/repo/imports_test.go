@@ -97,7 +97,8 @@ var arrows = []arrow{
 		"internal/fold internal/handler internal/legacyimport internal/mysqldb internal/operator internal/rabbit " +
 		"internal/screen internal/shovel internal/store internal/strictjson internal/wire outbox",
 		"it parses, prints and exits; what a page could want too may not be there"},
-	{"internal/test/stack", "internal/test/assert internal/test/must internal/test/require",
+	{"internal/test/stack", "internal/test/assert internal/test/must internal/test/poll internal/test/program " +
+		"internal/test/require",
 		"it is used by the tests of all others and must not be judged by the code it tests; the binary never links it"},
 	{"internal/test/oracle", "dedup internal/rabbit internal/wire internal/test/must",
 		"it judges runs with statements of its own and borrows no more of the product than how a message is named"},

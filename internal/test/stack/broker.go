@@ -49,7 +49,7 @@ func AMQP(t testing.TB) *Broker {
 	t.Helper()
 	s := shared[KindRabbitMQ].get(t, KindRabbitMQ)
 	if s.node == nil {
-		return newBroker(t, nil, s.url)
+		return s.Broker(t)
 	}
 	u := require.Get(url.Parse(s.url))(t)
 	vhost := "test-" + uniqueSuffix()

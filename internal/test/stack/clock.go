@@ -18,7 +18,7 @@ var ErrNoFaketime = errors.New("no libfaketime: run scripts/install-servers.sh c
 type fakeClock struct{ file string }
 
 // makeClock returns the environment by which a program sees the clock. What measures spans is left alone.
-func makeClock(program program, dir string) (*fakeClock, []string) {
+func makeClock(program executable, dir string) (*fakeClock, []string) {
 	// the only error is a malformed pattern, and ours is constant
 	found, _ := filepath.Glob(filepath.Join(program.tree, "/usr/lib/*/faketime/libfaketimeMT.so.1"))
 	if len(found) == 0 {

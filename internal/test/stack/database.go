@@ -20,18 +20,13 @@ import (
 // everything. The database is dropped when the test ends.
 func MySQL(t testing.TB) string {
 	t.Helper()
-	return freshDatabase(t, shared[KindMySQL].get(t, KindMySQL).url)
+	return shared[KindMySQL].get(t, KindMySQL).Database(t)
 }
 
 // Database makes an empty database on this server, as [MySQL] does on the shared one.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
-	return freshDatabase(t, s.url)
-}
-
-func freshDatabase(t testing.TB, server string) string {
-	t.Helper()
-	config := parseDSN(t, server)
+	config := parseDSN(t, s.url)
 	name := "rollbackd_test_" + uniqueSuffix()
 	config.DBName = ""
 	execMySQL(t, config.FormatDSN(), "CREATE DATABASE "+name)

@@ -16,14 +16,14 @@ import (
 // its place and has what was committed; and when it is back, it has what it missed. In Galera it gets its place back;
 // of a source somebody promotes a replica, and gives the old one its data.
 func TestAGaleraClusterFailsOver(t *testing.T) {
-	failsOver(t, OwnGalera(t), "@@GLOBAL.wsrep_node_name", func(*Stack) {}, func(s *Stack, written func() string) {
+	failsOver(t, OwnCluster(t, Galera), "@@GLOBAL.wsrep_node_name", func(*Stack) {}, func(s *Stack, written func() string) {
 		poll.Until(t, "the first node being written to again", func() bool { return written() == "node1" })
 	})
 }
 
 // Given three nodes in a group, see [TestAGaleraClusterFailsOver].
 func TestAGroupFailsOver(t *testing.T) {
-	failsOver(t, OwnReplicated(t, Group), ofMySQL, func(*Stack) {}, func(s *Stack, _ func() string) {
+	failsOver(t, OwnCluster(t, Group), ofMySQL, func(*Stack) {}, func(s *Stack, _ func() string) {
 		must.OK(s.Join(t.Context(), 0))
 	})
 }
@@ -31,7 +31,7 @@ func TestAGroupFailsOver(t *testing.T) {
 // Given a source and two semi-synchronous replicas, see [TestAGaleraClusterFailsOver].
 func TestAReplicaTakesItsSourcesPlace(t *testing.T) {
 	at := 0
-	failsOver(t, OwnReplicated(t, SemiSync), ofMySQL, func(s *Stack) { at = s.Promote(t.Context(), 0) },
+	failsOver(t, OwnCluster(t, SemiSync), ofMySQL, func(s *Stack) { at = s.Promote(t.Context(), 0) },
 		func(s *Stack, _ func() string) {
 			t.Logf("transactions that only the old source had: %q", s.Rebuild(t.Context(), 0, at))
 		})

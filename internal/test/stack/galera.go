@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	osuser "os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -35,7 +33,7 @@ const (
 // galera is a cluster in the making.
 type galera struct {
 	*Stack
-	server  program
+	server  executable
 	dir     string
 	ports   []int  // galeraPorts for each node
 	root    string // its password
@@ -45,7 +43,7 @@ type galera struct {
 // galeraNode is what a node needs to be started again.
 type galeraNode struct {
 	*galera
-	dir, options string // the options are a file: the scripts by which a node gets its data from another read it too
+	dir, options string // the options are a file, which the scripts read too by which a node gets its data from another
 
 	founds   bool   // the next start founds the cluster
 	position string // what its own files say that it has committed
@@ -79,14 +77,14 @@ func (s *Stack) startNode(ctx context.Context, node *Server, o Options) {
 // prepareGalera makes the data of the first node, with its accounts, by running it once by itself. The others get all
 // they have from it.
 func (s *Stack) prepareGalera(ctx context.Context, dir string, o Options) *galera {
-	g := &galera{Stack: s, server: must.Get(findProgram("mariadbd")), dir: dir, options: o,
+	g := &galera{Stack: s, server: findProgram("mariadbd"), dir: dir, options: o,
 		ports: must.Get(freePorts(o.MySQLNodes * galeraPorts))}
 	g.server.needs(galeraLibrary)
-	must.Get(findProgram("haproxy"))
+	findOnMachine("haproxy")
 	must.OK(os.Mkdir(g.folder(0), 0o700))
 	alone := o
 	alone.MySQLArgs = append(slices.Clone(o.MySQLArgs), "--innodb-log-file-size="+galeraLogFile)
-	first := prepareMySQL(ctx, s.spawner, g.folder(0), alone)
+	first := s.prepareMySQL(ctx, g.folder(0), alone)
 	s.onEnd(first.main.kill)
 	must.OK(first.start(ctx), "the first node, by itself")
 	must.OK(first.main.stop(stopTimeout))
@@ -104,9 +102,9 @@ func (g *galera) addr(node, port int) string { return loopback(g.ports[node*gale
 func (g *galera) node(i int) *Server {
 	dir := g.folder(i)
 	must.OK(os.MkdirAll(filepath.Join(dir, "data"), 0o700))
-	n := &galeraNode{galera: g, dir: dir, founds: i == 0, options: writeFile(dir, "node.cnf", g.optionFile(i))}
+	n := &galeraNode{galera: g, dir: dir, founds: i == 0, options: g.optionFile(i)}
 	n.writeRsync()
-	s := newServer(g.spawner, KindMySQL, dir, g.addr(i, portClients), g.server, nil)
+	s := newServer(KindMySQL, dir, g.addr(i, portClients), g.server, nil)
 	s.name, s.main.name, s.main.command = nodeName(i), "mysql "+nodeName(i), n.command
 	s.url, s.before = rootOf(s.addr, g.root).FormatDSN(), n.recover
 	s.ask = func(ctx context.Context) error {
@@ -117,9 +115,7 @@ func (g *galera) node(i int) *Server {
 	return s
 }
 
-// optionFile has all timeouts between the nodes as Galera has them.
 func (g *galera) optionFile(i int) string {
-	dir := g.folder(i)
 	var peers, donors []string
 	for j := range g.options.MySQLNodes {
 		peers = append(peers, g.addr(j, portPeers))
@@ -127,36 +123,28 @@ func (g *galera) optionFile(i int) string {
 			donors = append([]string{nodeName(j)}, donors...) // the last one first: clients are sent to the first one
 		}
 	}
-	lines := append([]string{
-		"[mysqld]", "user=" + must.Get(osuser.Current()).Username, "datadir=" + filepath.Join(dir, "data"),
-		fmt.Sprintf("port=%d", g.ports[i*galeraPorts+portClients]),
-		"socket=" + filepath.Join(dir, "s"), "pid-file=" + filepath.Join(dir, "pid"), "tmpdir=" + dir,
-		"innodb-log-file-size=" + galeraLogFile, "innodb-autoinc-lock-mode=2", "binlog-format=ROW",
-		"wsrep-on=ON", "wsrep-provider=" + galeraLibrary, "wsrep-cluster-name=rollbackd",
-		"wsrep-cluster-address=gcomm://" + strings.Join(peers, ","), "wsrep-node-name=" + nodeName(i),
-		"wsrep-node-address=127.0.0.1", "wsrep-node-incoming-address=" + g.addr(i, portClients),
-		"wsrep-sst-method=rsync", "wsrep-sst-receive-address=" + g.addr(i, portSnapshot),
-		"wsrep-sst-donor=" + strings.Join(donors, ",") + ",",
-		fmt.Sprintf(`wsrep-provider-options="base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=128M"`,
-			g.ports[i*galeraPorts+portPeers], g.addr(i, portPeers), g.addr(i, portIncremental)),
-	}, slices.Concat(mysqlArgs, g.options.MySQLArgs)...)
-	return strings.ReplaceAll(strings.Join(lines, "\n"), "\n--", "\n") + "\n"
+	return mysqlOptions(g.folder(i), g.ports[i*galeraPorts+portClients], map[string]any{"Galera": map[string]any{
+		"LogFile": galeraLogFile, "Library": galeraLibrary, "Name": nodeName(i),
+		"Peers": strings.Join(peers, ","), "Donors": strings.Join(donors, ","),
+		"Clients": g.addr(i, portClients), "Snapshot": g.addr(i, portSnapshot), "Peer": g.addr(i, portPeers),
+		"PeerPort": g.ports[i*galeraPorts+portPeers], "Incremental": g.addr(i, portIncremental),
+	}})
 }
 
 // environ lets MariaDB's scripts read a file before they set their path.
 func (n *galeraNode) environ() []string {
-	return environment(n.dir, "BASH_ENV="+filepath.Join(n.dir, "environment"))
+	return []string{"BASH_ENV=" + filepath.Join(n.dir, "environment")}
 }
 
 func (n *galeraNode) command() *exec.Cmd {
-	args := []string{"--defaults-file=" + n.options}
+	args := append([]string{n.options}, n.galera.options.MySQLArgs...)
 	switch {
 	case n.founds:
 		args = append(args, "--wsrep-new-cluster")
 	case n.position != "":
 		args = append(args, "--wsrep-start-position="+n.position)
 	}
-	return n.server.server(n.dir, n.environ(), args...)
+	return n.server.command(context.Background(), n.dir, n.environ(), args...)
 }
 
 // writeRsync puts an rsync of the node's own first in the path of MariaDB's scripts, which the server itself sets, but
@@ -164,7 +152,7 @@ func (n *galeraNode) command() *exec.Cmd {
 // otherwise, which one of these scripts writes that does not think of root.
 func (n *galeraNode) writeRsync() {
 	path := writeFile(n.dir, "rsync", fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --daemon ]; then\n\tshift\n\texec %[1]s "+
-		"--daemon --dparam=uid=%[2]d --dparam=gid=%[3]d \"$@\"\nfi\nexec %[1]s \"$@\"\n", must.Get(findProgram("rsync")).path,
+		"--daemon --dparam=uid=%[2]d --dparam=gid=%[3]d \"$@\"\nfi\nexec %[1]s \"$@\"\n", findProgram("rsync").path,
 		os.Getuid(), os.Getgid()))
 	must.OK(os.Chmod(path, 0o700))
 	writeFile(n.dir, "environment", fmt.Sprintf("PATH=%s:$PATH\n", n.dir))
@@ -179,10 +167,9 @@ func (n *galeraNode) recover(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(n.dir, "data", "grastate.dat")); n.founds || err != nil {
 		return nil // it was never in a cluster
 	}
-	cmd := n.server.command(ctx, n.dir, n.environ(), "--defaults-file="+n.options, "--wsrep-recover")
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	cmd := n.server.command(ctx, n.dir, n.environ(), n.options, "--wsrep-recover")
 	return must.Catch(func() {
-		out := n.spawner.output(cmd, "ask the files of a node what it has committed")
+		out := output(cmd, "ask the files of a node what it has committed")
 		found := recoveredPosition.FindSubmatch(out)
 		if found == nil {
 			must.OK(fmt.Errorf("a node's files do not say what it has committed:\n%s", out))

@@ -27,20 +27,21 @@ func searchPath() string {
 	return os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 }
 
-// program is an executable file of the machine, or of the tree that [EnvTree] names.
-type program struct {
+// executable is a program of the machine, or of the tree that [EnvTree] names.
+type executable struct {
 	path string // seen from the root that it runs with
 	tree string // that root; empty: the machine's
+	room *room  // in which it runs; nil: in none
 }
 
 // findOnMachine finds a program that is no server under test, and therefore the machine's own with a tree too.
-func findOnMachine(names ...string) (program, error) { return findIn("", names...) }
+func findOnMachine(names ...string) executable { return must.Get(findIn("", names...)) }
 
 // findProgram returns the first of names that is an executable file: a name with a slash is a pattern for a path,
 // another is looked for in the search path.
-func findProgram(names ...string) (program, error) { return findIn(os.Getenv(EnvTree), names...) }
+func findProgram(names ...string) executable { return must.Get(findIn(os.Getenv(EnvTree), names...)) }
 
-func findIn(tree string, names ...string) (program, error) {
+func findIn(tree string, names ...string) (executable, error) {
 	for _, name := range names {
 		dirs := filepath.SplitList(searchPath())
 		if filepath.Base(name) != name {
@@ -51,7 +52,7 @@ func findIn(tree string, names ...string) (program, error) {
 			found, _ := filepath.Glob(filepath.Join(tree, dir, name))
 			for _, file := range found {
 				if isProgram(file, tree) {
-					return program{path: strings.TrimPrefix(file, tree), tree: tree}, nil
+					return executable{path: strings.TrimPrefix(file, tree), tree: tree}, nil
 				}
 			}
 		}
@@ -60,7 +61,7 @@ func findIn(tree string, names ...string) (program, error) {
 	if tree != "" {
 		where = " in " + tree
 	}
-	return program{}, fmt.Errorf("find %s%s: %w", names[0], where, errNotInstalled)
+	return executable{}, fmt.Errorf("find %s%s: %w", names[0], where, errNotInstalled)
 }
 
 // isProgram follows links as the tree's own programs would: an absolute one begins at the tree's root.
@@ -81,32 +82,33 @@ func isProgram(file, tree string) bool {
 }
 
 // needs stops who asks unless a file stands beside the program.
-func (p program) needs(file string) {
+func (p executable) needs(file string) {
 	if _, err := os.Stat(filepath.Join(p.tree, file)); err != nil {
 		must.OK(errNotInstalled, "find "+file)
 	}
 }
 
 // name is the last part of the path.
-func (p program) name() string { return filepath.Base(p.path) }
+func (p executable) name() string { return filepath.Base(p.path) }
 
-// command runs the program in a folder, with nothing of the caller's environment but what is given. It is killed when
-// ctx ends.
-func (p program) command(ctx context.Context, dir string, environ []string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, p.path, args...)
+// command runs the program in a folder, with an environment that has nothing of the caller's that could change its
+// behaviour. It is killed when ctx ends.
+func (p executable) command(ctx context.Context, dir string, more []string, args ...string) *exec.Cmd {
+	words, root := append([]string{p.path}, args...), p.tree
+	if p.room != nil {
+		if root != "" { // is entered last: whoever enters a room sees the machine's
+			words, root = append([]string{findOnMachine("chroot").path, root}, words...), ""
+		}
+		words = append(p.room.enter(), words...)
+	}
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	// os/exec has looked for the path outside the tree, and may have missed it there.
-	cmd.Path, cmd.Err = p.path, nil
-	cmd.Dir, cmd.Env = dir, environ
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: p.tree}
+	cmd.Path, cmd.Err = words[0], nil
+	cmd.Dir, cmd.Env = dir, environment(dir, more...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	return cmd
 }
 
-// server runs the program until somebody ends it.
-func (p program) server(dir string, environ []string, args ...string) *exec.Cmd {
-	return p.command(context.Background(), dir, environ, args...)
-}
-
-// environment is what a server gets: nothing of the caller's that could change its behaviour.
 func environment(home string, more ...string) []string {
 	return append([]string{"PATH=" + searchPath(), "HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8"}, more...)
 }

@@ -27,20 +27,19 @@ func TestAProgramOfATreeIsFoundThroughTheTreesOwnLinks(t *testing.T) {
 	} {
 		require.OK(t, os.Symlink(target, filepath.Join(tree, link)))
 	}
-	t.Setenv(EnvTree, tree)
 	for name, want := range map[string]string{
 		"real-server": "/usr/bin/real-server", "absolute": "/usr/bin/absolute", "relative": "/usr/bin/relative",
 		"/usr/lib/alternatives/server-*": "/usr/lib/alternatives/server-2",
 		"no-program":                     "", "nowhere": "", "loop": "", "outside": "", "sh": "",
 	} {
 		// when it is looked for
-		found, err := findProgram(name)
+		found, err := findIn(tree, name)
 
 		// then its path is the one inside the tree, and a program of the machine is none of the tree's
 		switch {
 		case want == "" && !errors.Is(err, errNotInstalled):
 			t.Errorf("%s: found %+v, error %v, want %v", name, found, err, errNotInstalled)
-		case want != "" && (err != nil || found != program{path: want, tree: tree}):
+		case want != "" && (err != nil || found != executable{path: want, tree: tree}):
 			t.Errorf("%s: found %+v, error %v, want %s in the tree", name, found, err, want)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -22,29 +21,30 @@ import (
 var shared = map[Kind]*sharedServer{KindRabbitMQ: {}, KindMySQL: {}, KindRedis: {}}
 
 type sharedServer struct {
-	once  sync.Once
-	url   string
-	node  *rabbitNode // nil when the server is not a RabbitMQ of ours
-	stack *Stack      // nil when the server was given
-	err   error
+	once   sync.Once
+	server *Server // of one that was given only kind, URL and node are known; nil: it could not be started
+	stack  *Stack  // nil when the server was given
 }
 
-func (s *sharedServer) get(t testing.TB, kind Kind) *sharedServer {
+func (s *sharedServer) get(t testing.TB, kind Kind) *Server {
 	t.Helper()
-	s.once.Do(func() { s.err = must.Catch(func() { s.find(kind) }) })
-	require.OK(t, s.err)
-	return s
-}
-
-func (s *sharedServer) find(kind Kind) {
-	if s.url = os.Getenv(kind.env()); s.url != "" {
-		if ours := readPrivate(); slices.Contains(ours.Kinds, kind) {
-			s.node = ours.Node
+	s.once.Do(func() {
+		if given := os.Getenv(kind.env()); given != "" {
+			s.server = &Server{kind: kind, url: given}
+			if ours := readPrivate(); slices.Contains(ours.Kinds, kind) {
+				s.server.node = ours.Node
+			}
+			return
 		}
-		return
+		var err error
+		s.stack, err = Start(context.Background(), Options{Only: []Kind{kind}})
+		require.OK(t, err)
+		s.server = s.stack.server(kind)
+	})
+	if s.server == nil {
+		t.Fatalf("the shared %s could not be started: the first test that needed it says why", kind)
 	}
-	s.stack = must.Get(Start(context.Background(), Options{Only: []Kind{kind}}))
-	s.url, s.node = s.stack.server(kind).url, s.stack.server(kind).node
+	return s.server
 }
 
 // AtOnce lets so many tests of a package run at once, if there are fewer processors: they wait most of the time, for

@@ -6,21 +6,11 @@ import (
 	"database/sql"
 	osuser "os/user"
 	"path/filepath"
-	"slices"
-	"strconv"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
-
-// mysqlArgs hold what a promise of durability needs and what tests can do without. A commit is in the log file before
-// it is answered (flush 1); no test pulls the power plug, so nothing else is forced. There is no binlog: nobody
-// replicates.
-var mysqlArgs = []string{
-	"--bind-address=127.0.0.1", "--skip-name-resolve", "--skip-log-bin",
-	"--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=256M", "--max-connections=500",
-}
 
 // Explain begins a statement that asks for another one's plan, as rows with the columns type, key, rows and Extra.
 // MySQL has to be told since 8.0.32, where its default may be a tree; MariaDB knows no word for it, and skips comments
@@ -46,7 +36,7 @@ const (
 
 // prepareMySQL makes a MariaDB, or a MySQL where that is installed, with empty data and a root account that has a
 // random password.
-func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Server {
+func (s *Stack) prepareMySQL(ctx context.Context, dir string, o Options) *Server {
 	program, port := findMySQL(), must.Get(freePorts(1))[0]
 	config := rootOf(loopback(port), rand.Text())
 	// Names are not resolved, so a client on the loopback address is root@127.0.0.1 and no other.
@@ -55,7 +45,8 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Serv
 		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n")
 	var own *disk
 	if o.MySQLDisk != 0 {
-		own = makeDisk(sp, filepath.Join(program.tree, dir, "data"), o.MySQLDisk)
+		own = s.makeDisk(ctx, dir, filepath.Join(program.tree, dir, "data"), o.MySQLDisk)
+		program.room = own.room
 	}
 	var clock *fakeClock
 	var see []string
@@ -63,23 +54,22 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Serv
 		clock, see = makeClock(program, dir)
 	}
 	if made := readPrivate().Tables; made == "" {
-		installMySQL(ctx, sp, program, dir)
+		installMySQL(ctx, program, dir)
 	} else { // it takes a tenth of the time
-		sp.output(must.Get(findProgram("cp")).command(ctx, dir, environment(dir), "-aT", filepath.Join(made, "data"),
-			filepath.Join(dir, "data")), "copy the system tables of mysql")
+		copies := findProgram("cp")
+		copies.room = program.room
+		output(copies.command(ctx, dir, nil, "-aT", filepath.Join(made, "data"), filepath.Join(dir, "data")),
+			"copy the system tables of mysql")
 	}
-	args := slices.Concat(append(mysqlBase(dir), "--port="+strconv.Itoa(port), "--init-file="+accounts), mysqlArgs,
-		o.MySQLArgs)
-	if o.Encryption != nil {
-		args = append(args, o.Encryption.mysql()...)
-	}
-	s := newServer(sp, KindMySQL, dir, config.Addr, program, see, args...)
-	s.url, s.disk, s.clock, s.encryption = config.FormatDSN(), own, clock, o.Encryption
-	s.ask = pings(s.url)
-	return s
+	args := append([]string{mysqlOptions(dir, port, map[string]any{"TLS": o.Encryption}), "--init-file=" + accounts},
+		o.MySQLArgs...)
+	server := newServer(KindMySQL, dir, config.Addr, program, see, args...)
+	server.url, server.disk, server.clock, server.encryption = config.FormatDSN(), own, clock, o.Encryption
+	server.ask = pings(server.url)
+	return server
 }
 
-func findMySQL() program { return must.Get(findProgram("mariadbd", "mysqld")) }
+func findMySQL() executable { return findProgram("mariadbd", "mysqld") }
 
 // rootOf is how root reaches the server at an address.
 func rootOf(addr, password string) *mysql.Config {
@@ -88,24 +78,23 @@ func rootOf(addr, password string) *mysql.Config {
 	return config
 }
 
-// mysqlBase are the first arguments of every server. Option files of the machine must not change a test's server. The
-// user must be named: as root the server refuses to run otherwise.
-func mysqlBase(dir string) []string {
-	return []string{
-		"--no-defaults", "--user=" + must.Get(osuser.Current()).Username, "--datadir=" + filepath.Join(dir, "data"),
-		"--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"), "--tmpdir=" + dir,
-	}
+// mysqlOptions writes the options of a server, and is its first argument: option files of the machine must not change
+// it.
+func mysqlOptions(dir string, port any, more map[string]any) string {
+	more["Dir"], more["Port"], more["User"] = dir, port, must.Get(osuser.Current()).Username
+	return "--defaults-file=" + writeConfig(dir, "mysql.cnf", more)
 }
 
 // installMySQL makes the system tables: MariaDB has a program of its own for it, MySQL's server does it itself.
-func installMySQL(ctx context.Context, sp *spawner, server program, dir string) {
-	base := mysqlBase(dir)[:3]
-	cmd := server.command(ctx, dir, environment(dir), append(base, "--initialize-insecure")...)
-	if installer, err := findProgram("mariadb-install-db"); err == nil && server.name() == "mariadbd" {
-		cmd = installer.command(ctx, dir, environment(dir), append(base, "--auth-root-authentication-method=normal",
-			"--skip-test-db")...)
+func installMySQL(ctx context.Context, server executable, dir string) {
+	installer, args := server, []string{"--initialize-insecure"}
+	if server.name() == "mariadbd" {
+		installer = findProgram("mariadb-install-db")
+		installer.room, args = server.room, []string{"--auth-root-authentication-method=normal", "--skip-test-db"}
 	}
-	sp.output(cmd, "make the system tables of mysql")
+	args = append([]string{"--no-defaults", "--user=" + must.Get(osuser.Current()).Username,
+		"--datadir=" + filepath.Join(dir, "data")}, args...)
+	output(installer.command(ctx, dir, nil, args...), "make the system tables of mysql")
 }
 
 // pings is nil when a server answers.

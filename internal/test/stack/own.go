@@ -59,7 +59,7 @@ func (s *Stack) Environ(ctx context.Context) (vars []string, err error) {
 	err = must.Catch(func() {
 		if s.MySQL != nil {
 			p.Tables = must.Get(os.MkdirTemp(s.dir, "tables-"))
-			installMySQL(ctx, s.spawner, findMySQL(), p.Tables)
+			installMySQL(ctx, findMySQL(), p.Tables)
 		}
 		must.OK(os.WriteFile(path, must.Get(json.Marshal(p)), 0o600))
 	})
@@ -115,19 +115,15 @@ func OwnZooKeeper(t testing.TB) *Server {
 	return Own(t, Options{Only: []Kind{KindZooKeeper}})
 }
 
-// OwnGalera starts three nodes of MariaDB with Galera behind a HAProxy for this test alone, if the environment asks for
+// OwnCluster starts three nodes of MariaDB or MySQL behind a HAProxy for this test alone, if the environment asks for
 // such tests.
-func OwnGalera(t testing.TB) *Stack {
+func OwnCluster(t testing.TB, replication Replication) *Stack {
 	t.Helper()
-	needs(t, EnvGalera, "galera")
-	return ownStack(t, Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: Galera})
-}
-
-// OwnReplicated starts three nodes of MySQL behind a HAProxy for this test alone, if the environment asks for such
-// tests.
-func OwnReplicated(t testing.TB, replication Replication) *Stack {
-	t.Helper()
-	needs(t, EnvMySQLHA, "mysql-ha")
+	if replication == Galera {
+		needs(t, EnvGalera, "galera")
+	} else {
+		needs(t, EnvMySQLHA, "mysql-ha")
+	}
 	return ownStack(t, Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: replication})
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -152,7 +153,7 @@ func (p *TCPProxy) Refuse(on bool) {
 // connections are taken and frozen too. Hold(false) lets the bytes go on: none is lost.
 func (p *TCPProxy) Hold(on bool) {
 	p.locked(func() {
-		switch held := !IsClosed(p.open); {
+		switch held := !poll.IsClosed(p.open); {
 		case on && !held:
 			p.open = make(chan struct{})
 		case !on && held:
@@ -263,7 +264,7 @@ func (p *TCPProxy) serve(l *link) {
 	}
 	server := conn.(*net.TCPConn)
 	l.server.Store(server)
-	if IsClosed(l.gone) { // cut while the server was dialled, so cut did not see it
+	if poll.IsClosed(l.gone) { // cut while the server was dialled, so cut did not see it
 		reset(server)
 		return
 	}

@@ -141,7 +141,7 @@ func TestProxyDropReply(t *testing.T) {
 			if err := tx.Commit(); err == nil {
 				t.Error("Commit = nil, want an error")
 			}
-			poll.Until(t, "the trap having sprung", func() bool { return IsClosed(sprung) })
+			poll.Until(t, "the trap having sprung", func() bool { return poll.IsClosed(sprung) })
 
 			// Then the server holds the truth.
 			n := -1

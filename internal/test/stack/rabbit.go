@@ -20,43 +20,34 @@ import (
 // otherwise shared by all nodes of a machine, started in the background by the first of them, and outlives them all.
 // With first, the new node shares that one's epmd, cookie and account and joins its cluster when it starts for the
 // first time.
-func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
+func prepareRabbit(dir string, o Options, first *Server) *Server {
 	script, ports := findRabbitScript("rabbitmq-server"), must.Get(freePorts(5))
-	epmd := must.Get(findProgram("epmd", "/usr/lib/erlang/erts-*/bin/epmd"))
+	epmd := findProgram("epmd", "/usr/lib/erlang/erts-*/bin/epmd")
 	addr, management, tls := loopback(ports[0]), "", loopback(ports[4])
 	node := &rabbitNode{
 		Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", ports[0]), Cookie: rand.Text(),
 	}
 	login, password := "rollbackd", rand.Text()
-	var joins []string
-	if first != nil { // a node looks for peers only when it starts without data
+	config := map[string]any{"Addr": addr, "Login": login, "TLS": o.Encryption, "TLSAddr": tls, "More": o.RabbitMQConfig}
+	if first != nil {
 		node.Cookie, node.EpmdPort = first.node.Cookie, first.node.EpmdPort
 		password, _ = must.Get(url.Parse(first.url)).User.Password()
-		joins = []string{"cluster_formation.peer_discovery_backend = classic_config",
-			"cluster_formation.classic_config.nodes.1 = " + first.name,
-			"cluster_formation.classic_config.nodes.2 = " + node.Name}
+		config["First"], config["Name"] = first.name, node.Name
 	}
 	if slices.Contains(o.RabbitMQPlugins, "rabbitmq_management") {
-		joins = append(joins, "management.tcp.ip = 127.0.0.1", fmt.Sprintf("management.tcp.port = %d", ports[3]))
+		config["Management"] = ports[3]
 		management = fmt.Sprintf("http://%s:%s@%s", login, password, loopback(ports[3]))
 	}
-	if o.Encryption != nil {
-		joins = append(joins, o.Encryption.rabbit(tls)...)
-	}
-	config := append([]string{
-		"listeners.tcp.1 = " + addr, "num_acceptors.tcp = 2", "default_user = " + login, "default_pass = " + password,
-		"vm_memory_high_watermark.absolute = 3GB", "disk_free_limit.absolute = 50MB", "log.file = false",
-		"log.console = true", o.RabbitMQConfig,
-	}, joins...)
+	config["Password"] = password
 	writeFile(dir, ".erlang.cookie", node.Cookie)
-	writeFile(dir, "rabbitmq.conf", strings.Join(config, "\n")+"\n")
+	writeConfig(dir, "rabbitmq.conf", config)
 	writeFile(dir, "advanced.config", "[].\n")
 	// The exchange that hashes costs nothing, and so needs no server of its own.
 	writeFile(dir, "enabled_plugins", "["+strings.Join(append(o.RabbitMQPlugins, "rabbitmq_consistent_hash_exchange"),
 		",")+"].\n")
 	writeFile(dir, "rabbitmq-env.conf", "") // so that the machine's own, if any, is not read
 
-	s := newServer(sp, KindRabbitMQ, dir, addr, script, append(node.environ(),
+	s := newServer(KindRabbitMQ, dir, addr, script, append(node.environ(),
 		"RABBITMQ_DIST_PORT="+strconv.Itoa(ports[1]),
 		"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE="+filepath.Join(dir, "advanced.config"),
@@ -76,17 +67,16 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
 		return node.booted(ctx)
 	}
 	if first == nil { // in the foreground
-		s.helper = newServer(sp, "epmd", dir, "", epmd, nil, "-port", strconv.Itoa(node.EpmdPort), "-address",
-			"127.0.0.1").main
+		s.helper = newProcess("epmd", dir, epmd, nil, "-port", strconv.Itoa(node.EpmdPort), "-address", "127.0.0.1")
 	}
 	return s
 }
 
 // findRabbitScript finds a real script. The ones Debian puts into /usr/sbin change the user and the folder, and refuse
 // normal users.
-func findRabbitScript(name string) program {
-	return must.Get(findProgram("/usr/lib/rabbitmq/bin/"+name, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/"+name,
-		"/opt/rabbitmq/sbin/"+name, name))
+func findRabbitScript(name string) executable {
+	return findProgram("/usr/lib/rabbitmq/bin/"+name, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/"+name,
+		"/opt/rabbitmq/sbin/"+name, name)
 }
 
 // askRabbit opens and closes a connection: the port is open some time before vhosts are up.
@@ -120,8 +110,8 @@ func (n *rabbitNode) environ() []string {
 }
 
 // say runs a program that speaks with the node, and returns what it prints.
-func (n *rabbitNode) say(ctx context.Context, p program, in string, args ...string) (string, error) {
-	cmd := p.command(ctx, n.Dir, environment(n.Dir, n.environ()...), args...)
+func (n *rabbitNode) say(ctx context.Context, p executable, in string, args ...string) (string, error) {
+	cmd := p.command(ctx, n.Dir, n.environ(), args...)
 	if in != "" {
 		cmd.Stdin = strings.NewReader(in)
 	}
@@ -134,10 +124,7 @@ func (n *rabbitNode) say(ctx context.Context, p program, in string, args ...stri
 
 // ctl runs rabbitmqctl, which costs the start of an Erlang machine: about half a second.
 func (n *rabbitNode) ctl(ctx context.Context, args ...string) (out string, err error) {
-	err = errors.Join(must.Catch(func() {
-		out, err = n.say(ctx, findRabbitScript("rabbitmqctl"), "", append([]string{"-q"}, args...)...)
-	}), err)
-	return out, err
+	return n.say(ctx, findRabbitScript("rabbitmqctl"), "", append([]string{"-q"}, args...)...)
 }
 
 // booted is an error until the node has started as a whole. RabbitMQ 4 takes connections a little earlier, and does not
@@ -151,18 +138,12 @@ func (n *rabbitNode) booted(ctx context.Context) error {
 }
 
 // eval runs an Erlang expression inside the node and returns its value as text. It uses erl_call, a small C program
-// that comes with Erlang and answers in some milliseconds, and rabbitmqctl where that is missing. The expression must
-// not end in a full stop.
+// that comes with Erlang and answers in some milliseconds. The expression must not end in a full stop.
 func (n *rabbitNode) eval(ctx context.Context, expression string) (string, error) {
-	program, err := findProgram("erl_call", "/usr/lib/erlang/erts-*/bin/erl_call",
-		"/usr/lib/erlang/lib/erl_interface-*/bin/erl_call")
-	if err != nil {
-		out, err := n.ctl(ctx, "eval", expression+".")
-		return strings.TrimSpace(out), err
-	}
 	// The node evaluates in a catch, so that a failure is told apart from a value whose text looks like one. Each call has
 	// a name of its own: by default it is one per user, and a node refuses the second of two calls at once.
-	out, err := n.say(ctx, program, expression+".\n", "-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
+	out, err := n.say(ctx, findProgram("erl_call", "/usr/lib/erlang/erts-*/bin/erl_call"), expression+".\n",
+		"-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
 	value, ok := strings.CutPrefix(strings.TrimSpace(out), "{ok, ")
 	if err == nil && !ok {
 		err = fmt.Errorf("run %q inside rabbitmq: it answered %s", expression, out)

@@ -17,30 +17,23 @@ import (
 
 // prepareRedis makes a Redis that keeps nothing on disk: after a kill it comes back empty, which is the worst a lock
 // can meet. Its settings are in a file, with those of a set, which it writes anew when its role changes.
-func prepareRedis(sp *spawner, dir string, o Options, ofSet ...string) *Server {
+func prepareRedis(dir string, o Options, ofSet ...string) *Server {
 	ports := must.Get(freePorts(2))
 	addr, tls := loopback(ports[0]), loopback(ports[1])
-	// Without the delay a replica would wait for others before it gets its first copy.
-	lines := append([]string{fmt.Sprintf("port %d", ports[0]), "bind 127.0.0.1", fmt.Sprintf("dir %q", dir), `save ""`,
-		"repl-diskless-sync-delay 0"}, ofSet...)
-	if len(ofSet) > 0 {
-		lines = append(lines, fmt.Sprintf("cluster-port %d", ports[1]))
-	}
-	args := append([]string{writeFile(dir, "redis.conf", strings.Join(lines, "\n")+"\n")}, o.RedisArgs...)
-	if o.Encryption != nil {
-		args = append(args, o.Encryption.redis(ports[1])...)
-	}
-	s := newServer(sp, KindRedis, dir, addr, redisProgram(o.RedisProgram), nil, args...)
+	config := writeConfig(dir, "redis.conf", map[string]any{
+		"Port": ports[0], "Second": ports[1], "Dir": dir, "TLS": o.Encryption, "OfSet": ofSet,
+	})
+	s := newServer(KindRedis, dir, addr, redisProgram(o.RedisProgram), nil, append([]string{config}, o.RedisArgs...)...)
 	s.url, s.tlsAddr, s.encryption, s.bus = "redis://"+addr+"/0", tls, o.Encryption, ports[1]
 	s.ask = func(ctx context.Context) error { return pingRedis(ctx, addr) }
 	return s
 }
 
-func redisProgram(name string) program {
+func redisProgram(name string) executable {
 	if name != "" {
-		return must.Get(findProgram(name))
+		return findProgram(name)
 	}
-	return must.Get(findProgram("redis-server", "valkey-server"))
+	return findProgram("redis-server", "valkey-server")
 }
 
 func pingRedis(ctx context.Context, addr string) error { return talk(ctx, addr, "PING\r\n", "+PONG") }
@@ -84,7 +77,7 @@ func OwnSentinels(t testing.TB) *RedisSet {
 	s.startData("replicaof " + master)
 	for range 3 {
 		s.Sentinels = append(s.Sentinels, s.start(func(dir string) *Server {
-			return prepareSentinel(s.stack.spawner, dir, master)
+			return prepareSentinel(dir, master)
 		}))
 	}
 	s.url = "redis://" + addrs(s.Sentinels) + "/0?master=" + redisMaster
@@ -137,7 +130,7 @@ func newRedisSet(t testing.TB, masters int) *RedisSet {
 	t.Helper()
 	NeedRedisHA(t)
 	mayKill(t, KindRedis)
-	s := require.Get(newStack())(t)
+	s := newStack()
 	stopWith(t, s)
 	return &RedisSet{t: t, masters: masters, stack: s}
 }
@@ -145,7 +138,7 @@ func newRedisSet(t testing.TB, masters int) *RedisSet {
 func (s *RedisSet) startData(settings ...string) {
 	s.t.Helper()
 	s.Data = append(s.Data, s.start(func(dir string) *Server {
-		return prepareRedis(s.stack.spawner, dir, Options{}, settings...)
+		return prepareRedis(dir, Options{}, settings...)
 	}))
 }
 
@@ -158,13 +151,14 @@ func (s *RedisSet) start(prepare func(dir string) *Server) (server *Server) {
 	return server
 }
 
-// prepareSentinel makes a sentinel of a master. Two of three must agree that it is away.
-func prepareSentinel(sp *spawner, dir, master string) *Server {
+// prepareSentinel makes a sentinel of a master.
+func prepareSentinel(dir, master string) *Server {
 	port := must.Get(freePorts(1))[0]
-	config := writeFile(dir, "sentinel.conf", fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s %s 2\n"+
-		"sentinel down-after-milliseconds %[3]s %[5]d\nsentinel failover-timeout %[3]s %[6]d\n", port, dir, redisMaster,
-		master, downAfter.Milliseconds(), failoverTimeout.Milliseconds()))
-	s := newServer(sp, KindRedis, dir, loopback(port), redisProgram(""), nil, config, "--sentinel")
+	config := writeConfig(dir, "sentinel.conf", map[string]any{
+		"Port": port, "Dir": dir, "Name": redisMaster, "Master": master,
+		"Down": downAfter.Milliseconds(), "Failover": failoverTimeout.Milliseconds(),
+	})
+	s := newServer(KindRedis, dir, loopback(port), redisProgram(""), nil, config, "--sentinel")
 	s.url = "redis://" + s.addr
 	s.ask = func(ctx context.Context) error { return pingRedis(ctx, s.addr) }
 	return s
@@ -174,7 +168,7 @@ func prepareSentinel(sp *spawner, dir, master string) *Server {
 func (s *RedisSet) URL() string { return s.url }
 
 // Masters are those that clients shall ask now: the one that more than half of the sentinels name, or those of a
-// cluster that run and say that they have slots.
+// cluster that run and say that they are one.
 func (s *RedisSet) Masters() (masters []*Server) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
@@ -186,23 +180,11 @@ func (s *RedisSet) Masters() (masters []*Server) {
 		}
 	}
 	for _, server := range s.Data {
-		if votes[server.addr] > len(s.Sentinels)/2 || len(s.Sentinels) == 0 && s.hasSlots(ctx, server) {
+		if votes[server.addr] > len(s.Sentinels)/2 || len(s.Sentinels) == 0 && s.Role(server) == "master" {
 			masters = append(masters, server)
 		}
 	}
 	return masters
-}
-
-// hasSlots looks at what a node says of itself: the line of CLUSTER NODES with myself in it.
-func (s *RedisSet) hasSlots(ctx context.Context, node *Server) bool {
-	text, _ := s.ask(ctx, node, "cluster", "nodes").Text()
-	for line := range strings.Lines(text) {
-		const beforeSlots = 8 // words of a line
-		if words := strings.Fields(line); len(words) > beforeSlots && strings.Contains(words[2], "myself,master") {
-			return true
-		}
-	}
-	return false
 }
 
 // AskedBy is the one sentinel to which a client of this name is connected; nil if it is none or more than one.

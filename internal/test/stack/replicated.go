@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ const (
 
 // replicated is a cluster of MySQL's own replication.
 type replicated struct {
-	server  program
+	server  executable
 	network *network
 	dir     string
 	options Options
@@ -67,12 +66,12 @@ func (s *Stack) startReplicated(ctx context.Context, o Options) *Server {
 // prepareReplicated makes the data of all nodes: that of the first one, with its accounts, and copies of it.
 func (s *Stack) prepareReplicated(ctx context.Context, o Options) {
 	dir := must.Get(os.MkdirTemp(s.dir, "replicated-"))
-	r := &replicated{server: must.Get(findProgram("mysqld")), dir: dir, options: o, root: rand.Text(), peers: rand.Text()}
+	r := &replicated{server: findProgram("mysqld"), dir: dir, options: o, root: rand.Text(), peers: rand.Text()}
 	s.replicated = r
 	r.server.needs("/usr/lib/mysql/plugin/mysql_clone.so") // of MySQL 8.4 or newer
-	r.network = newNetwork(ctx, s.spawner, dir, o.MySQLNodes, s.onEnd)
+	r.network = s.newNetwork(ctx, dir, o.MySQLNodes)
 	must.OK(os.Mkdir(r.folder(0), 0o700))
-	installMySQL(ctx, s.spawner, r.server, r.folder(0))
+	installMySQL(ctx, r.server, r.folder(0))
 	// The accounts are made once, without a trace in the binary log: they are in each node's data from the beginning.
 	// They are of those who come from this machine or from another node.
 	first := s.node(0, "--init-file="+writeFile(r.folder(0), "accounts.sql", "SET sql_log_bin = 0;\n"+
@@ -101,44 +100,24 @@ func (r *replicated) dsn(node int) string { return rootOf(r.addr(node), r.root).
 func (s *Stack) node(i int, more ...string) *Server {
 	r := s.replicated
 	dir := r.folder(i)
-	node := newServer(s.spawner, KindMySQL, dir, r.addr(i), r.server, nil)
+	inside := r.server
+	inside.room = r.network.hosts[i]
+	args := slices.Concat([]string{r.optionFile(i)}, r.options.MySQLArgs, more)
+	node := newServer(KindMySQL, dir, r.addr(i), inside, nil, args...)
 	node.name, node.main.name, node.url, node.ask = nodeName(i), "mysql "+nodeName(i), r.dsn(i), pings(r.dsn(i))
-	args := append(r.args(i), more...)
-	node.main.command = func() *exec.Cmd { return r.network.enter(i, r.server, dir, args...) }
 	return node
 }
 
-// args keep a node small. What it promises is on the disk before it is answered, as everywhere where a source may come
-// back. A node starts read-only: whoever makes it the one that is written to says so.
-func (r *replicated) args(i int) []string {
-	args := append(mysqlBase(r.folder(i)),
-		"--port="+replicatedPort, "--bind-address=*", "--mysqlx=OFF", "--skip-name-resolve", "--max-connections=500",
-		"--innodb-buffer-pool-size=128M", "--innodb-redo-log-capacity=64M", "--performance-schema-instrument=%=OFF",
-		"--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", fmt.Sprintf("--server-id=%d", i+1),
-		"--report-host="+r.network.peer(i), "--report-port="+replicatedPort,
-		"--log-bin=binlog", "--relay-log=relay", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
-		"--log-bin-trust-function-creators=ON", "--relay-log-recovery=ON", "--replica-net-timeout=4",
-		"--plugin-load-add=mysql_clone.so")
+func (r *replicated) optionFile(i int) string {
+	node := map[string]any{"ID": i + 1, "Peer": r.network.peer(i), "SemiSync": r.options.Replication == SemiSync}
 	if r.options.Replication == Group {
 		var seeds []string
 		for j := range r.options.MySQLNodes {
 			seeds = append(seeds, r.network.peer(j)+":"+groupPort)
 		}
-		args = append(args, "--plugin-load-add=group_replication.so",
-			"--group-replication-group-name=5f0c1a52-6a53-4b0e-9d3b-7f3a52c4d101",
-			"--group-replication-start-on-boot=OFF", "--group-replication-local-address="+seeds[i],
-			"--group-replication-group-seeds="+strings.Join(seeds, ","),
-			"--group-replication-ip-allowlist="+peerRange+"0/24,127.0.0.1/8",
-			"--group-replication-message-cache-size=134217728", "--group-replication-recovery-get-public-key=ON")
-	} else {
-		args = append(args, "--super-read-only=ON")
+		node["Group"], node["Local"], node["Range"] = strings.Join(seeds, ","), seeds[i], peerRange
 	}
-	if r.options.Replication == SemiSync {
-		args = append(args, "--plugin-load-add=semisync_source.so", "--plugin-load-add=semisync_replica.so",
-			"--rpl-semi-sync-source-enabled=OFF", "--rpl-semi-sync-replica-enabled=ON",
-			"--rpl-semi-sync-source-timeout=4294967295", "--rpl-semi-sync-source-wait-point=AFTER_SYNC")
-	}
-	return append(args, r.options.MySQLArgs...)
+	return mysqlOptions(r.folder(i), replicatedPort, map[string]any{"Replica": node})
 }
 
 // What is below is what a person does with a cluster, or a program in place of one. Who asks for it is stopped, as

@@ -2,17 +2,18 @@ package stack
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"text/template"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -52,11 +53,20 @@ type Server struct {
 }
 
 // newServer makes a server that runs a program with these arguments in a folder. It does not run yet.
-func newServer(sp *spawner, kind Kind, dir, addr string, p program, env []string, args ...string) *Server {
-	return &Server{kind: kind, dir: dir, addr: addr, main: &process{
-		name: string(kind), spawner: sp, logPath: filepath.Join(dir, string(kind)+".log"),
-		command: func() *exec.Cmd { return p.server(dir, environment(dir, env...), args...) },
-	}}
+func newServer(kind Kind, dir, addr string, p executable, env []string, args ...string) *Server {
+	return &Server{kind: kind, dir: dir, addr: addr, main: newProcess(string(kind), dir, p, env, args...)}
+}
+
+// conf has the servers' files as templates.
+//
+//go:embed conf
+var conf embed.FS
+
+// writeConfig writes one of them.
+func writeConfig(dir, name string, data any) (path string) {
+	var text strings.Builder
+	must.OK(template.Must(template.ParseFS(conf, "conf/"+name)).Execute(&text, data))
+	return writeFile(dir, name, text.String())
 }
 
 // writeFile writes a file of a server.

@@ -78,7 +78,6 @@ type Stack struct {
 	replicated *replicated // nil but with MySQL's own replication
 	dir        string
 	lock       *os.File // held while the folder is in use
-	spawner    *spawner
 	stop       func() error
 
 	mu   sync.Mutex
@@ -86,20 +85,17 @@ type Stack struct {
 }
 
 // newStack makes one in which nothing runs.
-func newStack() (*Stack, error) {
+func newStack() *Stack {
 	dir, lock, err := makeFolder()
-	if err != nil {
-		return nil, err
-	}
-	s := &Stack{dir: dir, lock: lock, spawner: newSpawner()}
+	must.OK(err)
+	s := &Stack{dir: dir, lock: lock}
 	s.stop = sync.OnceValue(s.end)
-	return s, nil
+	return s
 }
 
 // Start starts the servers side by side and returns when all of them answer. When one does not, none is left running.
-func Start(ctx context.Context, o Options) (*Stack, error) {
-	s, err := newStack()
-	if err != nil {
+func Start(ctx context.Context, o Options) (s *Stack, err error) {
+	if err := must.Catch(func() { s = newStack() }); err != nil {
 		return nil, err
 	}
 	kinds := o.Only
@@ -123,7 +119,7 @@ func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
 	switch {
 	case kind == KindRabbitMQ: // each node joins the first, which must be up
 		for len(s.Nodes) < max(1, o.RabbitMQNodes) {
-			s.Nodes = append(s.Nodes, one(func(dir string) *Server { return prepareRabbit(s.spawner, dir, o, s.RabbitMQ) }))
+			s.Nodes = append(s.Nodes, one(func(dir string) *Server { return prepareRabbit(dir, o, s.RabbitMQ) }))
 			s.RabbitMQ = s.Nodes[0]
 		}
 	case kind == KindMySQL && o.MySQLNodes > 1 && o.Replication == Galera:
@@ -131,11 +127,11 @@ func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
 	case kind == KindMySQL && o.MySQLNodes > 1:
 		s.MySQL = s.startReplicated(ctx, o)
 	case kind == KindMySQL:
-		s.MySQL = one(func(dir string) *Server { return prepareMySQL(ctx, s.spawner, dir, o) })
+		s.MySQL = one(func(dir string) *Server { return s.prepareMySQL(ctx, dir, o) })
 	case kind == KindRedis:
-		s.Redis = one(func(dir string) *Server { return prepareRedis(s.spawner, dir, o) })
+		s.Redis = one(func(dir string) *Server { return prepareRedis(dir, o) })
 	case kind == KindZooKeeper:
-		s.ZooKeeper = one(func(dir string) *Server { return prepareZooKeeper(s.spawner, dir) })
+		s.ZooKeeper = one(func(dir string) *Server { return prepareZooKeeper(dir) })
 	default:
 		must.OK(fmt.Errorf("there is no server %q", kind))
 	}
@@ -185,7 +181,6 @@ func (s *Stack) end() error {
 	for _, end := range slices.Backward(s.ends) { // the first RabbitMQ's epmd serves all
 		errs = append(errs, end())
 	}
-	s.spawner.close()
 	return errors.Join(append(errs, os.RemoveAll(s.dir), s.lock.Close())...)
 }
 

@@ -3,10 +3,8 @@ package stack
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -56,29 +54,5 @@ func (s *Server) ReloadCertificates(t testing.TB) {
 		client := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 2})
 		defer client.Close()
 		require.OK(t, client.ConfigSet(ctx, "tls-cert-file", s.encryption.Cert).Err())
-	}
-}
-
-// rabbit are the lines of rabbitmq.conf.
-func (e *Encryption) rabbit(addr string) []string {
-	verify := "verify_none"
-	if e.ClientsNeeded {
-		verify = "verify_peer"
-	}
-	return []string{
-		"listeners.ssl.1 = " + addr, "num_acceptors.ssl = 2",
-		"ssl_options.cacertfile = " + e.ClientsCA, "ssl_options.certfile = " + e.Cert, "ssl_options.keyfile = " + e.Key,
-		"ssl_options.verify = " + verify, fmt.Sprintf("ssl_options.fail_if_no_peer_cert = %v", e.ClientsNeeded),
-	}
-}
-
-func (e *Encryption) mysql() []string {
-	return []string{"--ssl-ca=" + e.ClientsCA, "--ssl-cert=" + e.Cert, "--ssl-key=" + e.Key}
-}
-
-func (e *Encryption) redis(port int) []string {
-	return []string{
-		"--tls-port", strconv.Itoa(port), "--tls-cert-file", e.Cert, "--tls-key-file", e.Key,
-		"--tls-ca-cert-file", e.ClientsCA, "--tls-auth-clients", map[bool]string{true: "yes", false: "no"}[e.ClientsNeeded],
 	}
 }

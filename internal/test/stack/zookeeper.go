@@ -2,7 +2,6 @@ package stack
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -17,17 +16,15 @@ var zooKeeperJars = []string{
 
 // prepareZooKeeper makes a single server. It takes sessions from 100 ms on, so that tests need not wait long for the
 // end of one. What it was told is in its folder, so a killed one comes back with the sessions and nodes that it had.
-func prepareZooKeeper(sp *spawner, dir string) *Server {
-	java, port := must.Get(findProgram("java")), must.Get(freePorts(1))[0]
+func prepareZooKeeper(dir string) *Server {
+	java, port := findProgram("java"), must.Get(freePorts(1))[0]
 	path := []string{dir}
 	for _, jar := range zooKeeperJars {
 		path = append(path, "/usr/share/java/"+jar+".jar")
 	}
 	java.needs(path[1])
-	config := writeFile(dir, "zoo.cfg", fmt.Sprintf("tickTime=50\nminSessionTimeout=100\nmaxSessionTimeout=600000\n"+
-		"forceSync=no\ndataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"+
-		"4lw.commands.whitelist=srvr\n", dir, port))
-	s := newServer(sp, KindZooKeeper, dir, loopback(port), java, nil,
+	config := writeConfig(dir, "zoo.cfg", map[string]any{"Dir": dir, "Port": port})
+	s := newServer(KindZooKeeper, dir, loopback(port), java, nil,
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.log.dir="+dir,
 		"-cp", strings.Join(path, ":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
 	s.url = "zookeeper://" + s.addr + "/rollbackd"
