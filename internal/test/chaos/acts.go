@@ -137,48 +137,41 @@ func trap(set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign str
 }
 
 // linked counts the connections that there are when the fault begins.
-func linked(s *strike) (func() int, time.Duration) {
-	n := 0
-	each(func(l *stack.TCPProxy) { n += l.Links() })(s)
-	return func() int { return n }, 0
-}
-
-// carried counts the bytes that go the hard way.
-func carried(s *strike) (func() int, time.Duration) {
-	return since(0, func(s *strike) (n int) {
-		each(func(l *stack.TCPProxy) { n += int(l.Carried()) })(s)
-		return n
-	})(s)
-}
-
-// said counts how often daemons say that they notice. Under other faults nobody may be there to notice.
-func said(what string, patience int) meter {
-	return since(patience, func(s *strike) int { return s.fleet.said(what) })
-}
-
-const missesMySQL = "waiting for mysql"
-
-var missed = said(missesMySQL, 30)
-
-// refused counts the copies of a kind that a queue does not take.
-func refused(copies string) meter {
-	return since(0, func(s *strike) int { return s.fleet.published(copies, "failed") })
-}
+func linked(s *strike) { each(func(l *stack.TCPProxy) { s.hits += l.Links() })(s) }
 
 // since counts how much more something is than when the fault began.
-func since(patience int, what func(*strike) int) meter {
-	return func(s *strike) (func() int, time.Duration) {
-		before := what(s)
-		return func() int { return what(s) - before }, seconds(patience)
+func since(what meter) meter {
+	return func(s *strike) int {
+		n := what(s)
+		if s.began.IsZero() {
+			s.base = n
+		}
+		return n - s.base
 	}
 }
 
+// carried counts the bytes that go the hard way.
+var carried = since(func(s *strike) (n int) {
+	each(func(l *stack.TCPProxy) { n += int(l.Carried()) })(s)
+	return n
+})
+
+// said counts how often daemons say that they notice. Under other faults nobody may be there to notice.
+func said(what string) meter { return since(func(s *strike) int { return s.fleet.said(what) }) }
+
+const missesMySQL = "waiting for mysql"
+
+var missed = said(missesMySQL)
+
+// refused counts the copies of a kind that a queue does not take.
+func refused(copies string) meter {
+	return since(func(s *strike) int { return s.fleet.published(copies, "failed") })
+}
+
 // blockedNow counts the connections that RabbitMQ blocks.
-func blockedNow(s *strike) (func() int, time.Duration) {
-	return func() int {
-		n, _ := s.erlang(`length([S || [{state, S}] <- rabbit_networking:connection_info_all([state]), S =:= blocked])`)
-		return n
-	}, 30 * time.Second
+func blockedNow(s *strike) int {
+	n, _ := s.erlang(`length([S || [{state, S}] <- rabbit_networking:connection_info_all([state]), S =:= blocked])`)
+	return n
 }
 
 const unackedNow = `lists:sum([N || [{messages_unacknowledged, N}] <- ` +

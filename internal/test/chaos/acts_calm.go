@@ -89,18 +89,11 @@ const (
 		"WHERE p.user = ? AND waits"
 )
 
-// waiting looks as long as the state lasts how many connections of the daemons wait, at most.
+// waiting is how many connections of the daemons wait now.
 func waiting(query string) meter {
-	return func(s *strike) (func() int, time.Duration) {
-		most := 0
-		return func() int {
-			for time.Since(s.began) < s.lasts && s.pass(200*time.Millisecond) == nil {
-				n := 0
-				_ = s.ask(&n, query, user) // it may wait itself
-				most = max(most, n)
-			}
-			return most
-		}, 0
+	return func(s *strike) (n int) {
+		_ = s.ask(&n, query, user) // it may wait itself
+		return n
 	}
 }
 

@@ -36,17 +36,7 @@ func leader(s *strike) {
 }
 
 // moved is 1 when another node than the strike's leads the queue.
-func moved(patience int) meter {
-	return func(s *strike) (func() int, time.Duration) {
-		hits := 0
-		return func() int {
-			if hits == 0 {
-				hits = min(1, max(0, s.leads(s.at)+1)) // the strike's node is not asked
-			}
-			return hits
-		}, seconds(patience)
-	}
-}
+func moved(s *strike) int { return min(1, max(0, s.leads(s.at)+1)) } // the strike's node is not asked
 
 // busiest is the node, other than without, that most of the daemons' connections go to.
 func (w *world) busiest(without int) (busy int) {
@@ -67,15 +57,12 @@ func follower(s *strike) {
 }
 
 // appliedLate counts what is applied in the last part of the time, when all timeouts are over.
-func appliedLate(s *strike) (func() int, time.Duration) {
-	before := -1
-	return func() int {
-		if before < 0 {
-			_ = s.pass(s.lasts - 5*time.Second)
-			before = s.applied()
-		}
-		return s.applied() - before
-	}, 15 * time.Second
+func appliedLate(s *strike) int {
+	n := s.applied()
+	if s.began.IsZero() || time.Since(s.began) < s.lasts-5*time.Second {
+		s.before = n
+	}
+	return n - s.before
 }
 
 // cutNode takes the busiest node away from the daemons.
@@ -98,9 +85,7 @@ func (s *strike) linksElsewhere() (n int) {
 }
 
 // elsewhere counts the daemons' connections that came to be at another node.
-func elsewhere(s *strike) (func() int, time.Duration) {
-	return func() int { return max(0, s.linksElsewhere()-s.before) }, 30 * time.Second
-}
+func elsewhere(s *strike) int { return s.linksElsewhere() - s.before }
 
 // others runs an Erlang expression about the strike's node in all others, also when the run is cut short.
 func (s *strike) others(expression string) (answers []string) {
@@ -156,8 +141,7 @@ func moveLeader(s *strike) {
 		next := s.stack.Nodes[(s.at+1)%len(s.stack.Nodes)]
 		// A node that has not caught up is refused, and the leader stays.
 		s.onQueues(s.node, fmt.Sprintf("catch rabbit_quorum_queue:transfer_leadership(Q, '%s')", next.NodeName()))
-		count, _ := moved(0)(s)
-		if s.until(10*time.Second, func() bool { return count() > 0 }) {
+		if s.until(10*time.Second, func() bool { return moved(s) > 0 }) {
 			s.hits++
 		}
 		if time.Since(began) > s.lasts {

@@ -30,6 +30,9 @@ type cluster struct {
 	replicas    bool              // they must be waited for, to hold what the source does
 }
 
+// losing is the cluster whose failover loses commits.
+const losing = "losing"
+
 func clusters() map[stack.Replication]cluster {
 	const ofMySQL = "CONCAT('node', @@GLOBAL.server_id)"
 	return map[stack.Replication]cluster{
@@ -45,7 +48,7 @@ func clusters() map[stack.Replication]cluster {
 				"replication_connection_status WHERE SERVICE_STATE = 'ON') + (SELECT COUNT(*) FROM performance_schema." +
 				"replication_applier_status WHERE SERVICE_STATE = 'ON') ELSE 1 + (SELECT VARIABLE_VALUE FROM " +
 				"performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_clients') END"},
-		stack.Async: {name: "losing", replication: stack.Async, node: ofMySQL, replicas: true},
+		stack.Async: {name: losing, replication: stack.Async, node: ofMySQL, replicas: true},
 	}
 }
 
@@ -197,26 +200,22 @@ func (w *world) other() *stack.Server {
 	return w.stack.Databases[0]
 }
 
-// resumed waits for the first message that is applied after a fault, and notes how long that took.
-func resumed(s *strike) (func() int, time.Duration) {
-	const patience = 2 * time.Minute
-	hits, late := 0, false
-	return func() int {
-		took := time.Since(s.since)
-		switch {
-		case hits > 0 || s.ctx.Err() != nil:
-		case s.appliedSince(s.since):
-			s.say("%s: the first message was applied after %.1fs", s.name, took.Seconds())
-			hits = 1
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.pauses[s.name] = append(s.pauses[s.name], took)
-		case !late && time.Since(s.began) > s.lasts+patience:
-			late = true
-			s.violation("%s: no message was applied for %v", s.name, took)
-		}
-		return hits
-	}, patience
+// resumed is 1 when a message was applied after a fault, and notes how long that took.
+func resumed(s *strike) int {
+	took := time.Since(s.since)
+	switch {
+	case s.began.IsZero() || s.hits > 0 || s.ctx.Err() != nil:
+	case s.appliedSince(s.since):
+		s.say("%s: the first message was applied after %.1fs", s.name, took.Seconds())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t := s.tally(s.name)
+		t.pauses = append(t.pauses, took.Round(100*time.Millisecond))
+		return 1
+	case time.Since(s.began) > s.lasts+seconds(s.patience):
+		s.violation("%s: no message was applied for %v", s.name, took)
+	}
+	return 0
 }
 
 // killAll is a power cut that takes all nodes at once, but leaves what they have written.
@@ -267,13 +266,11 @@ func writeGoods(ctx context.Context, db *sql.DB, goods []any) {
 }
 
 // undone counts the transactions that the primary has undone for those of other nodes.
-func undone(s *strike) (func() int, time.Duration) {
-	return since(0, func(s *strike) (n int) {
-		must.OK(s.ask(&n, "SELECT CAST(SUM(VARIABLE_VALUE) AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE "+
-			"VARIABLE_NAME IN ('WSREP_LOCAL_CERT_FAILURES', 'WSREP_LOCAL_BF_ABORTS')"), "count what was undone")
-		return n
-	})(s)
-}
+var undone = since(func(s *strike) (n int) {
+	must.OK(s.ask(&n, "SELECT CAST(SUM(VARIABLE_VALUE) AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE "+
+		"VARIABLE_NAME IN ('WSREP_LOCAL_CERT_FAILURES', 'WSREP_LOCAL_BF_ABORTS')"), "count what was undone")
+	return n
+})
 
 // lag makes a node that nobody is sent to fall behind, as a backup does that takes the global read lock.
 func lag(s *strike) {

@@ -169,9 +169,7 @@ func fullEvents(s *strike) {
 }
 
 // refusedEvents counts the rows of the outbox that RabbitMQ did not take.
-func refusedEvents(s *strike) (func() int, time.Duration) {
-	return func() (n int) {
-		_ = s.ask(&n, "SELECT COUNT(*) FROM rollbackd_outbox WHERE reason IS NOT NULL")
-		return n
-	}, 15 * time.Second
+func refusedEvents(s *strike) (n int) {
+	_ = s.ask(&n, "SELECT COUNT(*) FROM rollbackd_outbox WHERE reason IS NOT NULL")
+	return n
 }

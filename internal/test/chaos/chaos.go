@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -37,98 +36,87 @@ type Options struct {
 	Only []string
 }
 
-// Struck is what a kind of fault, or somebody's job, did in a run.
-type Struck struct {
-	Name  string
-	Times int // how often it was started
-	Hit   int // how often it hit something
-	Hits  int // how much it hit in all
-	Unit  string
-	// Failed is how often a job of somebody's ended with an error, which faults explain, and Last is the last one.
-	Failed int
-	Last   error
+// tally is what a kind of fault, or somebody's job, did in a run.
+type tally struct {
+	name, unit string
+	job        bool
+	times      int             // how often it was started
+	hit        int             // how often it hit something
+	hits       int             // how much it hit in all
+	failed     int             // how often a job ended with an error, which faults explain
+	last       error           // the last one
+	pauses     []time.Duration // from a fault of a database cluster to the first message that was applied after it
 }
 
-// Result is what came of a run.
-type Result struct {
-	Options Options
-	Report  *oracle.Report
-	Struck  []Struck
-	// Done is what people did meanwhile.
-	Done []Struck
-	// Pauses are the times from a fault of a database cluster to the first message that was applied after it, by kind.
-	Pauses map[string][]time.Duration
-	// Strays is how many sources came back with transactions that no other node knew.
-	Strays int
-	// Unreached are the kinds whose turn did not come in the time, or that were left out, as a line has said.
-	Unreached []string
-	// Starts is how often a process of the fleet was started.
-	Starts int
-	// Settled is how long it took until everything had come to rest after the last fault.
-	Settled time.Duration
-	// Violations are what was wrong besides the oracle's findings.
-	Violations []string
+// tallies are those of all kinds and jobs that belong to the run.
+func (o Options) tallies() (all []*tally) {
+	for _, k := range kinds() {
+		if o.wants(k) {
+			all = append(all, &tally{name: k.name, unit: k.unit})
+		}
+	}
+	if o.Phase.people {
+		for _, j := range jobs() {
+			all = append(all, &tally{name: j.name, unit: j.unit, job: true})
+		}
+	}
+	return all
 }
 
-// Err is nil when the promise was kept and every kind of fault hit something.
-func (r *Result) Err() error {
-	errs := []error{r.Report.Err()}
-	for _, v := range r.Violations {
+// Run makes servers, daemons and load, lets the faults loose, judges, and tells. The error says that the run could not
+// be done, or that the promise was broken, or that a kind of fault has hit nothing.
+func Run(ctx context.Context, o Options) (err error) {
+	run := (*world).run
+	if o.Phase.Name == losing {
+		o.Round, o.Rate, run = true, 100, (*world).lose
+	}
+	w, err := newWorld(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	return must.Catch(func() {
+		run(w)
+		w.print()
+		must.OK(w.verdict())
+	})
+}
+
+// verdict is nil when the promise was kept and every kind of fault that was begun, and every job, hit something.
+func (w *world) verdict() error {
+	errs := []error{w.report.Err()}
+	for _, v := range w.violations {
 		errs = append(errs, errors.New(v))
 	}
-	for _, s := range slices.Concat(r.Struck, r.Done) {
-		if s.Hit == 0 {
-			errs = append(errs, fmt.Errorf("%s never hit anything: the run proves nothing about it", s.Name), s.Last)
+	for _, t := range w.tallies {
+		if t.hit == 0 && (t.times > 0 || t.job) {
+			errs = append(errs, fmt.Errorf("%s never hit anything: the run proves nothing about it", t.name), t.last)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Print writes the table of faults and the counters.
-func (r *Result) Print(w io.Writer) {
-	fmt.Fprintf(w, "\n%-26s %6s %6s %6s  %s\n", "fault, or somebody's job", "times", "failed", "hit", "what, in all")
-	for _, s := range slices.Concat(r.Struck, r.Done) {
-		fmt.Fprintf(w, "%-26s %6d %6d %6d  %d %s\n", s.Name, s.Times, s.Failed, s.Hit, s.Hits, s.Unit)
-	}
-	for _, s := range r.Struck {
-		var pauses []string
-		for _, d := range slices.Sorted(slices.Values(r.Pauses[s.Name])) {
-			pauses = append(pauses, d.Round(100*time.Millisecond).String())
-		}
-		if len(pauses) > 0 {
-			fmt.Fprintf(w, "%s: the first message was applied after %v\n", s.Name, pauses)
+// print writes the table of faults and the counters.
+func (w *world) print() {
+	say := func(format string, args ...any) { fmt.Fprintf(w.o.Out, format+"\n", args...) }
+	say("\n%-26s %6s %6s %6s  %s", "fault, or somebody's job", "times", "failed", "hit", "what, in all")
+	for _, t := range w.tallies { // one that has hit nothing had no turn in the time, or was left out, as a line has said
+		say("%-26s %6d %6d %6d  %d %s", t.name, t.times, t.failed, t.hit, t.hits, t.unit)
+		if len(t.pauses) > 0 {
+			slices.Sort(t.pauses)
+			say("  the first message was applied after %v", t.pauses)
 		}
 	}
-	if r.Strays > 0 {
-		fmt.Fprintf(w, "old sources that came back with transactions of their own: %d\n", r.Strays)
+	if n := w.counts[strays]; n > 0 {
+		say("old sources that came back with transactions of their own: %d", n)
 	}
-	if len(r.Unreached) > 0 {
-		fmt.Fprintf(w, "not run: %s\n", strings.Join(r.Unreached, ", "))
-	}
-	databases := 1
-	if r.Options.Phase.cluster != nil {
-		databases = databaseNodes
-	}
-	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons, 2 relays and a listener started %d "+
-		"times, at rest %v after the last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts,
-		r.Settled.Round(time.Millisecond))
-	fmt.Fprintf(w, "%+v\n%+v\n", r.Report.Counters, r.Report.Ends)
-	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
+	say("\nseed %d, %d RabbitMQ nodes, %d of the database; daemons, relays and the listener were started %d times",
+		w.o.Seed, w.o.Phase.nodes, max(1, len(w.stack.Databases)),
+		sum(w.fleet.all(), func(s *slot) int { return s.started }))
+	say("%+v\n%+v\ndead letters by reason: %v", w.report.Counters, w.report.Ends, w.report.DeadByReason)
 }
 
-// Run makes servers, daemons and load, lets the faults loose, and judges. The error says that the run itself could not
-// be done; what the daemons did wrong is in the result.
-func Run(ctx context.Context, o Options) (result *Result, err error) {
-	w, err := newWorld(ctx, o, o.schedule())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, w.close()) }()
-	err = must.Catch(func() { result = w.run() })
-	return result, err
-}
-
-func (w *world) run() *Result {
+func (w *world) run() {
 	must.OK(w.fleet.consuming())
 	fresh := w.fleet.metric("go_goroutines")
 	load, stopLoad := context.WithCancel(w.ctx)
@@ -139,23 +127,23 @@ func (w *world) run() *Result {
 			must.Side(2, func(side int) { must.OK([]func(context.Context) error{w.load.run, w.sell}[side](load)) })
 		})
 	}()
-	everybody := w.startPeople()
-	defer everybody.end()
-	strikes := w.strike()
+	endPeople := w.startPeople()
+	defer endPeople()
+	strikes := must.Catch(w.strike)
 	if strikes == nil {
-		everybody.untilAllHit()
+		w.untilAllHit()
 	}
 	stopLoad()
 	must.OK(errors.Join(strikes, <-done))
 	if w.load.next >= len(w.load.orders) {
 		w.violation("the load ended before the faults did: all %d orders were published", w.load.next)
 	}
-	everybody.end()
+	endPeople()
 	if w.o.Phase.people {
 		w.tidy()
 	}
 	w.soak.judge()
-	settled := w.settle()
+	w.settle()
 	const slack = 40 // a connection of the pool more or less has one or two
 	for i, now := range w.fleet.metric("go_goroutines") {
 		if now == 0 || now > fresh[i]+slack {
@@ -163,7 +151,7 @@ func (w *world) run() *Result {
 		}
 	}
 	w.fleet.drain()
-	return w.judge(settled)
+	w.judge()
 }
 
 // settle waits until nothing is left to do.
@@ -171,51 +159,36 @@ func (w *world) run() *Result {
 // It waits for RabbitMQ too: a queue that was moving what expired into another whose leader is lost sends that again
 // after dead_letter_worker_publisher_confirm_timeout, three minutes unless it is set, and looks for such messages only
 // as often as that.
-func (w *world) settle() time.Duration {
+func (w *world) settle() {
 	began := time.Now()
 	if err := must.Catch(func() { w.wait(2*3*time.Minute+time.Minute, "not at rest", w.idle) }); err != nil {
 		w.violation("after the last fault: %v", err)
 	}
-	return time.Since(began)
+	w.say("at rest %v after the last fault", time.Since(began).Round(time.Millisecond))
 }
 
 // judge asks the oracle, after all daemons have ended.
-func (w *world) judge(settled time.Duration) *Result {
+func (w *world) judge() {
 	if err := must.Catch(w.quiet); err != nil {
 		w.violation("after the daemons have ended: %v", err)
 	}
 	w.agree()
 	// A killed or frozen process costs each message that its lanes had claimed one attempt. A message that several faults
 	// hit pays for each; all together pay for no more than there were.
-	report := must.Get(w.oracle.Check(w.ctx, w.before, w.load.ledger, oracle.Allowance{Attempts: maxAttempts - 1}))
-	if charged := w.counted(charges); report.AttemptsSpent > charged*lanes*claimAtOnce {
-		w.violation("%d attempts were spent, but only %d faults could cost %d for each of %d lanes", report.AttemptsSpent,
-			charged, claimAtOnce, lanes)
+	w.check(maxAttempts - 1)
+	if spent, charged := w.report.AttemptsSpent, w.counted(charges); spent > charged*lanes*claimAtOnce {
+		w.violation("%d attempts were spent, but only %d faults could cost %d for each of %d lanes", spent, charged,
+			claimAtOnce, lanes)
 	}
 	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'unknown-%' AND consumer_status <> 3"); n > 0 {
 		w.violation("%d messages of unknown orders are not dead", n)
 	}
-	r := w.result(report)
-	r.Settled = settled
-	return r
 }
 
-// result is what came of the run so far.
-func (w *world) result(report *oracle.Report) *Result {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r := &Result{
-		Options: w.o, Report: report, Pauses: w.pauses, Strays: w.counts[strays], Violations: w.violations,
-		Starts: sum(w.fleet.all(), func(s *slot) int { return s.started }), Done: w.jobsDone(),
-	}
-	for _, k := range kinds() {
-		if s := w.struck[k.name]; s != nil {
-			r.Struck = append(r.Struck, *s)
-		} else if w.o.wants(k) {
-			r.Unreached = append(r.Unreached, k.name)
-		}
-	}
-	return r
+// check asks the oracle.
+func (w *world) check(attempts int) {
+	allowed := oracle.Allowance{Attempts: attempts}
+	w.report = must.Get(w.oracle.Check(w.ctx, w.before, w.load.ledger, allowed))
 }
 
 // Kinds are the names of all kinds of faults.

@@ -107,22 +107,24 @@ func TestRoundsHaveEachKindOnce(t *testing.T) {
 }
 
 func TestRunFailsWhenAFaultNeverHitOrAnythingIsWrong(t *testing.T) {
-	good := func() *Result {
-		return &Result{Report: &oracle.Report{}, Struck: []Struck{{Name: "a", Times: 2, Hit: 1, Hits: 3}}}
+	good := func() *world {
+		return &world{report: &oracle.Report{}, tallies: []*tally{{name: "a", times: 2, hit: 1, hits: 3}, {name: "not run"}}}
 	}
-	if err := good().Err(); err != nil {
+	if err := good().verdict(); err != nil {
 		t.Errorf("a good run fails: %v", err)
 	}
-	for want, spoil := range map[string]func(*Result){
-		"b never hit anything": func(r *Result) { r.Struck = append(r.Struck, Struck{Name: "b", Times: 5}) },
-		"nobody replayed":      func(r *Result) { r.Done = []Struck{{Name: "nobody", Last: errors.New("nobody replayed")}} },
-		"it leaked":            func(r *Result) { r.Violations = []string{"it leaked"} },
-		"lost: a message":      func(r *Result) { r.Report.Findings = []string{"lost: a message"} },
+	for want, spoil := range map[string]func(*world){
+		"b never hit anything": func(w *world) { w.tallies = append(w.tallies, &tally{name: "b", times: 5}) },
+		"nobody replayed": func(w *world) {
+			w.tallies = []*tally{{name: "a job", job: true, last: errors.New("nobody replayed")}}
+		},
+		"it leaked":       func(w *world) { w.violations = []string{"it leaked"} },
+		"lost: a message": func(w *world) { w.report.Findings = []string{"lost: a message"} },
 	} {
-		r := good()
-		spoil(r)
-		if err := r.Err(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Err = %v, want something of %q", err, want)
+		w := good()
+		spoil(w)
+		if err := w.verdict(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("verdict = %v, want something of %q", err, want)
 		}
 	}
 }

@@ -73,11 +73,11 @@ func kinds() []kind {
 		{name: "event queue full", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,
 			end: both(thawProcess, undo), hit: refusedEvents},
 
-		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: kill, end: start, hit: linked},
+		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: both(linked, kill), end: start},
 		{name: "rabbitmq frozen", unit: misses, in: "1", on: rabbitmq, least: 20, most: 20, short: 9, cost: daemons,
-			begin: freeze, end: thaw, hit: said("waiting for rabbitmq", 30)},
-		{name: "rabbitmq stop_app", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: ctl("stop_app"),
-			end: ctl("start_app"), hit: linked},
+			begin: freeze, end: thaw, hit: said("waiting for rabbitmq")},
+		{name: "rabbitmq stop_app", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: both(linked, ctl("stop_app")),
+			end: ctl("start_app")},
 		// The alarm that RabbitMQ raises when memory runs low: whoever publishes is blocked.
 		{name: "rabbitmq memory alarm", unit: blocked, on: rabbitmq, least: 4, most: 10, hit: blockedNow,
 			begin: eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})"),
@@ -88,7 +88,7 @@ func kinds() []kind {
 			end:   eval(`rabbit_disk_monitor:set_disk_free_limit("50MB")`)},
 		{name: "rabbitmq disconnects", unit: inHand, on: rabbitmq, work: true, begin: disconnect},
 
-		{name: "mysql kill -9", unit: cutOff, on: mysqld, most: 5, begin: kill, end: start, hit: linked},
+		{name: "mysql kill -9", unit: cutOff, on: mysqld, most: 5, begin: both(linked, kill), end: start},
 		{name: "mysql frozen", unit: misses, on: mysqld, least: 20, most: 20, short: 12, cost: daemons, begin: freeze,
 			end: thaw, hit: missed},
 		{name: "mysql KILL", unit: "connections killed", on: mysqld, work: true, begin: killConnections},
@@ -103,12 +103,13 @@ func kinds() []kind {
 			begin: both(statement("ALTER USER "+account+" WITH MAX_USER_CONNECTIONS 1"), killConnections),
 			end:   statement("ALTER USER " + account + " WITH MAX_USER_CONNECTIONS 0")},
 		// First InnoDB uses up what its tables have set aside. A server that dies of it is started again.
-		{name: diskFull, unit: misses, on: mysqld, least: 3, most: 10, hit: said(missesMySQL, 60),
+		{name: diskFull, unit: misses, on: mysqld, least: 3, most: 10, patience: 60, hit: missed,
 			begin: server((*stack.Server).FillDisk), end: server((*stack.Server).FreeDisk)},
 
-		{name: "redis kill -9", unit: cutOff, on: redisd, most: 5, beside: true, begin: kill, end: start, hit: linked},
+		{name: "redis kill -9", unit: cutOff, on: redisd, most: 5, beside: true, begin: both(linked, kill), end: start},
 		// It has hit when daemons were connected: going on without the lock is no news to anybody.
-		{name: "redis frozen", unit: held, on: redisd, least: 20, most: 20, short: 6, begin: freeze, end: thaw, hit: linked},
+		{name: "redis frozen", unit: held, on: redisd, least: 20, most: 20, short: 6, begin: both(linked, freeze),
+			end: thaw},
 		{name: "redis FLUSHALL", unit: "keys gone", on: redisd, work: true, begin: flush},
 
 		{name: "mysql lost COMMIT reply", unit: replies, on: mysqld, beside: true, work: true, begin: dropReply("COMMIT")},
@@ -133,8 +134,8 @@ func kinds() []kind {
 				end: narrow(0)},
 			kind{name: to + "resets", unit: cutOff, on: on, least: 3, most: 8, beside: atMySQL, begin: resets},
 			// A network that drops every packet: nobody gets an error, everybody must notice by a timeout of their own.
-			kind{name: to + "silent", unit: held, on: on, least: 8, most: 20, cost: daemons, beside: atMySQL, hit: linked,
-				begin: silent(true), end: silent(false)},
+			kind{name: to + "silent", unit: held, on: on, least: 8, most: 20, cost: daemons, beside: atMySQL,
+				begin: both(linked, silent(true)), end: silent(false)},
 		)
 	}
 	return slices.Concat(all, calmKinds(), clusterKinds(), databaseKinds())
@@ -169,16 +170,16 @@ func calmKinds() []kind {
 // clusterKinds hit a cluster of RabbitMQ. Those of the phase upkeep are what operators do to it: no fault of anybody.
 func clusterKinds() []kind {
 	all := []kind{
-		{name: "leader kill -9", unit: leaders, least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved(30)},
+		{name: "leader kill -9", unit: leaders, least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved},
 		// Less than Erlang's net tick, a minute, after which the other nodes take a frozen one for gone.
-		{name: "leader frozen", unit: leaders, least: 30, most: 30, short: 20, begin: both(leader, freeze), end: thaw,
-			hit: moved(15)},
-		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, most: 30, short: 25,
+		{name: "leader frozen", unit: leaders, least: 30, most: 30, short: 20, patience: 15, begin: both(leader, freeze),
+			end: thaw, hit: moved},
+		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, most: 30, short: 25, patience: 15,
 			begin: both(follower, freeze), end: thaw, hit: appliedLate},
 		{name: "daemons' node cut off", unit: "links moved", least: 8, most: 15, begin: cutNode, end: mendLinks,
 			hit: elsewhere},
-		{name: "leader cut from its peers", unit: leaders, least: 8, most: 20, begin: partition, end: healPartition,
-			hit: moved(45)},
+		{name: "leader cut from its peers", unit: leaders, least: 8, most: 20, patience: 45, begin: partition,
+			end: healPartition, hit: moved},
 
 		{name: "leader moved", unit: "leaders moved", in: "upkeep", least: 4, most: 10, begin: moveLeader},
 		{name: "policies changed", unit: "changes", in: "upkeep", least: 5, most: 15, begin: changePolicies,
@@ -243,7 +244,7 @@ func databaseKinds() (all []kind) {
 	for _, in := range slices.Sorted(maps.Keys(clusters)) {
 		for _, k := range clusters[in] {
 			if k.in, k.unit = in, cmp.Or(k.unit, "primaries lost"); !k.alone {
-				k.on, k.cost, k.hit = mysqld, daemons, resumed
+				k.on, k.cost, k.hit, k.patience = mysqld, daemons, resumed, 120
 			}
 			all = append(all, k)
 		}

@@ -17,32 +17,24 @@ import (
 // lossy is how many messages each part of the run has.
 const lossy = 300
 
-// Lose lets a failover lose commits: MySQL's asynchronous replication, whose source dies while the replica lags, and
+// lose lets a failover lose commits: MySQL's asynchronous replication, whose source dies while the replica lags, and
 // had been told for a while to leave tables out, as an operator does by mistake. Then it mends what can be mended.
-func Lose(ctx context.Context, o Options) (result *Result, err error) {
-	o.Round, o.Rate = true, 100
-	w, err := newWorld(ctx, o, nil)
-	if err != nil {
-		return nil, err
-	}
+func (w *world) lose() {
 	l := &loser{world: w, p: rabbit.NewPublisher(rabbit.Config{URLs: w.load.urls, Name: "shop"})}
-	defer func() { err = errors.Join(err, l.p.Close(context.WithoutCancel(ctx)), w.close()) }()
-	err = must.Catch(func() {
-		must.OK(w.fleet.consuming())
-		w.oracle.Chain = nil // what a failover loses of the outbox and of events is not mended
-		replayed := l.diverge()
-		l.failOver()
-		lost := l.check()
-		l.want("messages without a row", lost.Lost, 2*lossy)
-		l.want("duplicated effects", lost.DuplicatedEffects, 0)
-		found, _ := l.reconciled()
-		l.want("found: released_without_success", found["released_without_success"], lossy)
-		l.want("found: success_not_released, where the key is the order's number", found["success_not_released"], lossy/2)
-		l.want("found: dead_without_letter", found["dead_without_letter"], replayed)
-		l.mend()
-		result = w.result(l.check())
-	})
-	return result, err
+	defer func() { _ = l.p.Close(context.WithoutCancel(w.ctx)) }() // everything is confirmed, or the run has failed
+	must.OK(w.fleet.consuming())
+	w.oracle.Chain = nil // what a failover loses of the outbox and of events is not mended
+	replayed := l.diverge()
+	l.failOver()
+	l.check(maxAttempts)
+	l.want("messages without a row", l.report.Lost, 2*lossy)
+	l.want("duplicated effects", l.report.DuplicatedEffects, 0)
+	found, _ := l.reconciled()
+	l.want("found: released_without_success", found["released_without_success"], lossy)
+	l.want("found: success_not_released, where the key is the order's number", found["success_not_released"], lossy/2)
+	l.want("found: dead_without_letter", found["dead_without_letter"], replayed)
+	l.mend()
+	l.check(maxAttempts)
 }
 
 // loser is such a run.
@@ -50,10 +42,6 @@ type loser struct {
 	*world
 	p    *rabbit.Publisher
 	sent []oracle.Sent
-}
-
-func (l *loser) check() *oracle.Report {
-	return must.Get(l.oracle.Check(l.ctx, l.before, l.load.ledger, oracle.Allowance{Attempts: maxAttempts}))
 }
 
 // want tells how much was lost, found or mended of a kind, which this run decides.

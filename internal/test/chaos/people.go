@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -60,64 +59,36 @@ func jobs() []job {
 	}
 }
 
-// people is everybody at work.
-type people struct {
-	w    *world
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-}
-
-// startPeople lets each job be done again and again until [people.end], in the phase that has people.
-func (w *world) startPeople() *people {
+// startPeople lets each job be done again and again until end, in the phase that has people. end waits until nobody
+// does anything any more.
+func (w *world) startPeople() (end func()) {
 	const atMost = 3 * time.Minute // longer than any fault, and than a look at all orders of an hour
-	p := &people{w: w}
 	ctx, stop := context.WithCancel(w.ctx)
-	p.stop = stop
-	if !w.o.Phase.people {
-		return p
-	}
+	var wg sync.WaitGroup
 	for _, j := range jobs() {
-		p.wg.Go(func() {
+		if !w.o.Phase.people {
+			break
+		}
+		wg.Go(func() {
 			for wait.For(ctx, seconds(j.rest)) == nil {
 				work, cancel := context.WithTimeout(context.WithoutCancel(ctx), atMost) // what was begun is ended
 				n := 0
 				err := must.Catch(func() { n = j.do(work, w) })
 				cancel()
-				w.tally(w.done, j.name, j.unit, n, err)
+				w.count(j.name, n, err)
 			}
 		})
 	}
-	return p
+	return func() { stop(); wg.Wait() }
 }
 
-// untilAllHit lets people go on until each of them has done something: the faults may have been over too soon.
-func (p *people) untilAllHit() {
-	p.w.until(2*time.Minute, func() bool {
-		p.w.mu.Lock()
-		defer p.w.mu.Unlock()
-		return !slices.ContainsFunc(p.w.jobsDone(), func(s Struck) bool { return s.Hit == 0 })
+// untilAllHit waits until people have done something of each: the faults may have been over too soon.
+func (w *world) untilAllHit() {
+	w.until(2*time.Minute, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return !slices.ContainsFunc(w.tallies, func(t *tally) bool { return t.job && t.hit == 0 })
 	})
-}
-
-// end waits until nobody does anything any more.
-func (p *people) end() {
-	p.stop()
-	p.wg.Wait()
-}
-
-// jobsDone are the jobs, those without a result too. Whoever calls it holds mu.
-func (w *world) jobsDone() (all []Struck) {
-	if !w.o.Phase.people {
-		return nil
-	}
-	for _, j := range jobs() {
-		s := Struck{Name: j.name, Unit: j.unit}
-		if w.done[j.name] != nil {
-			s = *w.done[j.name]
-		}
-		all = append(all, s)
-	}
-	return all
 }
 
 // command runs a command of the binary through the same links as the daemons, and reads its JSON into result.
@@ -184,15 +155,10 @@ func reconcileAll(ctx context.Context, w *world) (mended int) {
 
 // prune deletes rows that are old enough, which it makes first.
 func prune(ctx context.Context, w *world) (n int) {
-	const rows = 100
-	for range rows {
-		w.aged++
-		_, err := w.db.ExecContext(ctx, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status,
-			consumer_times, consumer_timestamp, created_at) VALUES (?, 'stock.rollback', ?, REPEAT('h', 32), 1,
-			1, UTC_TIMESTAMP(6) - INTERVAL 40 DAY, UTC_TIMESTAMP(6) - INTERVAL 40 DAY)`,
-			[]byte(w.oracle.Group), fmt.Appendf(nil, "aged-%06d", w.aged))
-		must.OK(err, "make old rows")
-	}
+	must.Exec(ctx, w.db, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status, consumer_times,
+		consumer_timestamp, created_at) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+		SELECT '`+w.oracle.Group+`', 'stock.rollback', CONCAT('aged-', UUID()), REPEAT('h', 32), 1, 1,
+		UTC_TIMESTAMP(6) - INTERVAL 40 DAY, UTC_TIMESTAMP(6) - INTERVAL 40 DAY FROM n`)
 	var res struct{ Rows []struct{ Rows int } }
 	must.OK(w.command(ctx, &res, "log", "prune"))
 	for _, r := range res.Rows {
@@ -217,23 +183,12 @@ func move(ctx context.Context, w *world) (moved int) {
 	defer func() { _ = sub.Close() }()                      // it ends with its connection
 	soon, cancel := context.WithTimeout(ctx, 2*time.Second) // the queue may be empty
 	defer cancel()
-	letters, err := sub.Collect(soon, most, 100*time.Millisecond, nil)
-	if err != nil {
-		return 0
+	letters, _ := sub.Collect(soon, most, 100*time.Millisecond, nil)
+	for _, d := range letters {
+		must.OK(errors.Join(p.Publish(ctx, []rabbit.Publishing{{Key: queue, Message: d.Message}})...))
+		moved++
+		must.OK(sub.Ack(d.Tag, false)) // else both copies are there now
 	}
-	batch := make([]rabbit.Publishing, len(letters))
-	for i, d := range letters {
-		batch[i] = rabbit.Publishing{Key: queue, Message: d.Message}
-	}
-	var errs []error
-	for i, refused := range p.Publish(ctx, batch) {
-		if refused == nil {
-			moved++
-			refused = sub.Ack(letters[i].Tag, false) // else both copies are there now
-		}
-		errs = append(errs, refused)
-	}
-	must.OK(errors.Join(errs...))
 	return moved
 }
 

@@ -1,12 +1,12 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -24,6 +24,8 @@ type kind struct {
 
 	least, most, short int // seconds that it lasts, and in a round, 0: least
 
+	patience int // seconds to wait for a hit beyond that, 0: 30
+
 	cost  int  // daemons whose lanes it may cost the attempt they had claimed
 	alone bool // it must cost nothing: beside another fault nobody could tell whose cost it was
 
@@ -39,9 +41,8 @@ type kind struct {
 // act is a part of a fault.
 type act = func(*strike)
 
-// meter begins to count what a fault hits: it returns how much that is so far, and how long at most to wait for
-// something after the fault's time.
-type meter = func(*strike) (count func() int, patience time.Duration)
+// meter says how much a fault has hit so far. It is asked once before the fault begins, when nothing it says counts.
+type meter = func(*strike) int
 
 // strike is a fault that happens.
 type strike struct {
@@ -50,6 +51,7 @@ type strike struct {
 
 	began, since time.Time // the state; and the fault, of those that others get over
 	hits, before int       // what is counted
+	base         int       // of what is counted since the beginning
 	at           int       // which node it befalls
 	node         *stack.Server
 	slot         *slot // which daemon
@@ -58,11 +60,11 @@ type strike struct {
 	keys         []any // of the messages that it has published
 }
 
-// strikeOne lets a fault happen while it has its targets for itself: nobody starts a server that another keeps down. An
-// error says that it could not be done or not be undone, which ends the run.
-func (w *world) strikeOne(p planned) error {
+// strikeOne lets a fault happen while it has its targets for itself: nobody starts a server that another keeps down.
+// That it could not be done or not be undone ends the run.
+func (w *world) strikeOne(p planned) {
 	if w.pass(p.gap) != nil {
-		return nil // the run is cut short; whoever cut it says so
+		return // the run is cut short; whoever cut it says so
 	}
 	s := &strike{world: w, planned: p, slot: w.fleet.slots[p.variant%daemons]}
 	targets := slices.Clone(p.on)
@@ -91,29 +93,26 @@ func (w *world) strikeOne(p planned) error {
 		}
 	})
 	w.add(ended)
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	w.tally(w.struck, p.name, p.unit, s.hits, nil)
+	must.OK(err, p.name)
+	w.count(p.name, s.hits, nil)
 	w.say("%-26s %5.1fs, hit %d %s", p.name, time.Since(began).Seconds(), s.hits, p.unit)
-	return nil
 }
 
 // happen begins a fault, lets it last until its time is over and it has hit something, or is hopeless, and ends it.
 func (s *strike) happen() {
 	s.charge(s.cost)
-	count, patience := func() int { return s.hits }, time.Duration(0)
-	if s.hit != nil {
-		count, patience = s.hit(s)
+	hit, patience := s.hit, seconds(cmp.Or(s.patience, 30))
+	if hit == nil {
+		hit, patience = func(*strike) int { return 0 }, 0
 	}
+	hit(s)
 	err := must.Catch(func() {
 		s.begin(s)
 		s.began = time.Now()
-		if s.hit != nil {
-			s.until(s.lasts+patience, func() bool { return count() > 0 })
-		}
-		_ = s.pass(s.lasts - time.Since(s.began)) // whoever asks next sees the end of the run
-		s.hits = count()
+		s.until(s.lasts+patience, func() bool { // whoever asks next sees the end of the run
+			s.hits = max(s.hits, hit(s))
+			return s.hits > 0 && time.Since(s.began) >= s.lasts
+		})
 	})
 	if s.end != nil {
 		err = errors.Join(err, must.Catch(func() { s.end(s) }))
@@ -192,51 +191,31 @@ func (w *world) staleLetters() int {
 }
 
 // strike works the plan off until time is over, then tries what has missed so far again, alone, up to four times.
-func (w *world) strike() error {
-	end := time.Now().Add(w.o.Duration)
-	var (
-		next int
-		mu   sync.Mutex
-		wg   sync.WaitGroup
-		errs []error
-	)
-	take := func(failed error) *planned {
-		mu.Lock()
-		defer mu.Unlock()
-		if failed != nil {
-			errs = append(errs, failed)
-		}
-		if next == len(w.plan) || !w.o.Round && time.Now().After(end) || len(errs) > 0 || w.ctx.Err() != nil {
-			return nil
-		}
-		next++
-		return &w.plan[next-1]
-	}
-	side := hands
+func (w *world) strike() {
+	end, side := time.Now().Add(w.o.Duration), hands
 	if w.o.Soak != "" {
 		side = 1
 	}
-	for range side {
-		wg.Go(func() {
-			for p := take(nil); p != nil; {
-				err := w.strikeOne(*p)
-				p = take(errors.Join(err, must.Catch(w.soak.look)))
+	var next atomic.Int64
+	var over atomic.Bool
+	must.Side(side, func(int) {
+		defer over.Store(true) // the plan is at its end, or the run
+		for w.ctx.Err() == nil && !over.Load() && (w.o.Round || time.Now().Before(end)) {
+			at := int(next.Add(1)) - 1
+			if at >= len(w.plan) {
+				return
 			}
-		})
-	}
-	wg.Wait()
+			w.strikeOne(w.plan[at])
+			w.soak.look()
+		}
+	})
 	for range 4 {
 		for _, p := range w.missed() {
-			if len(errs) > 0 || w.ctx.Err() != nil {
-				break
-			}
 			w.calm()
-			if err := w.strikeOne(p); err != nil {
-				errs = append(errs, err)
-			}
+			w.strikeOne(p)
 		}
 	}
-	return errors.Join(append(errs, context.Cause(w.ctx))...)
+	must.OK(context.Cause(w.ctx))
 }
 
 // calm waits until the daemons consume and the broker can be asked what they hold: after a leader was frozen, channels
@@ -252,11 +231,10 @@ func (w *world) calm() {
 func (w *world) missed() (again []planned) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range w.plan {
-		s := w.struck[p.name]
-		known := slices.ContainsFunc(again, func(q planned) bool { return q.name == p.name })
-		if s != nil && s.Hit == 0 && !known {
-			again = append(again, p)
+	for _, t := range w.tallies {
+		if t.times > 0 && t.hit == 0 && !t.job {
+			at := slices.IndexFunc(w.plan, func(p planned) bool { return p.name == t.name })
+			again = append(again, w.plan[at])
 		}
 	}
 	return again

@@ -72,8 +72,7 @@ type world struct {
 	asRoot  []string // environ with an account that may migrate
 	planted int      // numbers what faults plant
 
-	aged        int // numbers the rows made to be pruned; only that job counts on
-	compensated int // letters that the daemons replayed by themselves; likewise
+	compensated int // letters that the daemons replayed by themselves; only that job counts on
 	killed      int // replays; likewise
 
 	soak    *soak
@@ -81,25 +80,24 @@ type world struct {
 	load    *load
 	oracle  oracle.World
 	before  oracle.Stock
+	report  *oracle.Report // the last one
 	targets map[string]*sync.Mutex
 	start   time.Time
 
-	mu           sync.Mutex
-	struck, done map[string]*Struck         // by fault and by job; guarded by mu, as all below
-	counts       map[string]int             // see above
-	violations   []string                   //
-	pauses       map[string][]time.Duration // by fault of a database cluster
+	mu         sync.Mutex
+	tallies    []*tally       // guarded by mu, as all below
+	counts     map[string]int // see above
+	violations []string       // what was wrong besides the oracle's findings
 }
 
-func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
-	w = &world{ctx: ctx, o: o, plan: plan, start: time.Now(), struck: map[string]*Struck{}, done: map[string]*Struck{},
-		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{},
-		links: map[string][]*stack.TCPProxy{}}
+func newWorld(ctx context.Context, o Options) (w *world, err error) {
+	w = &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(), counts: map[string]int{},
+		targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
 	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)
 	}
-	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(plan), o.Phase.nodes)
+	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(w.plan), o.Phase.nodes)
 	heartbeat := 10 // seconds, what the daemons ask for
 	if o.Round {
 		heartbeat = 3
@@ -112,7 +110,7 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 		servers.MySQLNodes, servers.Replication = databaseNodes, c.replication
 	}
 	isDisk := func(p planned) bool { return p.name == diskFull }
-	if slices.ContainsFunc(plan, isDisk) {
+	if slices.ContainsFunc(w.plan, isDisk) {
 		servers.MySQLDisk = diskSize
 	}
 	w.stack, err = stack.Start(ctx, servers)
@@ -271,10 +269,7 @@ const openRows = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0,
 func (w *world) noOpenRow() error {
 	var open int
 	err := w.ask(&open, openRows)
-	if err == nil && open > 0 {
-		err = fmt.Errorf("%d rows are open", open)
-	}
-	return err
+	return none(open, err, "rows are open")
 }
 
 // eval runs an Erlang expression in the first node of RabbitMQ that answers, also when the run is cut short.
@@ -369,22 +364,23 @@ func (w *world) violation(format string, args ...any) {
 	w.say("VIOLATION: "+format, args...)
 }
 
-// tally counts a fault or a job. One that was never done at all fails the run like one that never hit.
-func (w *world) tally(among map[string]*Struck, name, unit string, hits int, err error) {
+func (w *world) tally(name string) *tally {
+	return w.tallies[slices.IndexFunc(w.tallies, func(t *tally) bool { return t.name == name })]
+}
+
+// count counts a fault or a job.
+func (w *world) count(name string, hits int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if among[name] == nil {
-		among[name] = &Struck{Name: name, Unit: unit}
-	}
-	s := among[name]
-	s.Times++
-	s.Hits += hits
+	t := w.tally(name)
+	t.times++
+	t.hits += hits
 	if hits > 0 {
-		s.Hit++
+		t.hit++
 	}
 	if err != nil {
-		s.Failed++
-		s.Last = err
+		t.failed++
+		t.last = err
 	}
 }
 
