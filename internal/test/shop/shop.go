@@ -4,11 +4,15 @@
 package shop
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -42,15 +46,11 @@ func (o Order) Key() string { return "rollback-" + o.SN }
 
 // Body is what the order's rollback message says.
 func (o Order) Body() []byte {
-	body := append([]byte(`{"order_sn":`), strconv.Quote(o.SN)...)
-	body = append(body, `,"reason":"payment_timeout","items":[`...)
-	for i, it := range o.Items {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = fmt.Appendf(body, `{"sku_id":%d,"quantity":%d}`, it.SKU, it.Quantity)
+	var items []string
+	for _, it := range o.Items {
+		items = append(items, fmt.Sprintf(`{"sku_id":%d,"quantity":%d}`, it.SKU, it.Quantity))
 	}
-	return append(body, "]}"...)
+	return fmt.Appendf(nil, `{"order_sn":%q,"reason":"payment_timeout","items":[%s]}`, o.SN, strings.Join(items, ","))
 }
 
 // Route is where producers publish to.
@@ -86,4 +86,60 @@ func Repeat(rng *rand.Rand, sent []oracle.Sent, share float64) []oracle.Sent {
 	}
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
+}
+
+// Stock puts amount pieces of each of the skus 1 to skus on stock.
+func Stock(ctx context.Context, db *sql.DB, skus int, amount int64) error {
+	var rows []string
+	for i := range skus {
+		rows = append(rows, fmt.Sprintf("(%d,%d)", i+1, amount))
+	}
+	return must.Catch(func() { insert(ctx, db, "INSERT INTO stock (sku_id, amount) VALUES ", rows) })
+}
+
+// SeedReserved writes the orders' reservations as they are after package stock has made them. It is for runs that need
+// so many that making them one by one would take longer than the run; the stock must hold what the orders have taken.
+func SeedReserved(ctx context.Context, db *sql.DB, orders []Order) error {
+	var rows []string
+	taken := map[int64]int64{}
+	for _, o := range orders {
+		for _, it := range o.Items {
+			rows = append(rows, fmt.Sprintf("(x'%x',%d,%d,1)", o.SN, it.SKU, it.Quantity))
+			taken[it.SKU] += it.Quantity
+		}
+	}
+	return must.Catch(func() {
+		insert(ctx, db, "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ", rows)
+		for sku, n := range taken {
+			must.Exec(ctx, db, fmt.Sprintf("UPDATE stock SET amount = amount - %d WHERE sku_id = %d", n, sku))
+		}
+	})
+}
+
+// insert runs head with rows, so many at a time that a statement stays well below every server's packet limit.
+func insert(ctx context.Context, db *sql.DB, head string, rows []string) {
+	const atOnce = 1000
+	for some := range slices.Chunk(rows, atOnce) {
+		must.Exec(ctx, db, head+strings.Join(some, ","))
+	}
+}
+
+// Publish publishes the messages in their order, many at a time, and writes all answers into the ledger. It stops at
+// the first one that was not confirmed. progress, if not nil, is told how many are confirmed.
+func Publish(
+	ctx context.Context, p *rabbit.Publisher, l *oracle.Ledger, sent []oracle.Sent, progress func(confirmed int),
+) error {
+	const atOnce = 1000
+	done := 0
+	for some := range slices.Chunk(sent, atOnce) {
+		n, err := l.Publish(func(batch []rabbit.Publishing) []error { return p.Publish(ctx, batch) }, some)
+		done += n
+		if err != nil {
+			return fmt.Errorf("publish %d messages, %d are confirmed: %w", len(sent), done, err)
+		}
+		if progress != nil {
+			progress(done)
+		}
+	}
+	return nil
 }
