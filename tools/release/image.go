@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/crypto/x509roots/fallback/bundle"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // writeImage makes what deploy/Dockerfile makes, without a daemon: an image for each processor's binary under one
@@ -30,10 +32,10 @@ func writeImage(s source, binaries map[string]string, work, path string) {
 			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
 	}
 	dir := filepath.Join(work, "oci")
-	l := get(layout.Write(dir, empty.Index))
+	l := must.Get(layout.Write(dir, empty.Index))
 	name := map[string]string{"org.opencontainers.image.ref.name": s.version}
-	do(l.AppendIndex(index, layout.WithAnnotations(name)))
-	get(output("tar", "--create", "--file="+path, "--directory="+dir, "--sort=name", "--format=ustar", "--owner=0",
+	must.OK(l.AppendIndex(index, layout.WithAnnotations(name)))
+	must.Get(output("tar", "--create", "--file="+path, "--directory="+dir, "--sort=name", "--format=ustar", "--owner=0",
 		"--group=0", "--numeric-owner", "--mode=u=rwX,go=rX", fmt.Sprintf("--mtime=@%d", s.time.Unix()),
 		"oci-layout", "index.json", "blobs"))
 }
@@ -41,10 +43,10 @@ func writeImage(s source, binaries map[string]string, work, path string) {
 func imageOf(s source, arch, binary string) v1.Image {
 	files := filesOf(s, binary)
 	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }
-	layer := get(tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer)))
+	layer := must.Get(tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer)))
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image = get(mutate.AppendLayers(image, layer))
-	config := get(image.ConfigFile())
+	image = must.Get(mutate.AppendLayers(image, layer))
+	config := must.Get(image.ConfigFile())
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: s.time}
 	// As deploy/Dockerfile says; a test compares them.
@@ -61,7 +63,7 @@ func imageOf(s source, arch, binary string) v1.Image {
 			"org.opencontainers.image.licenses": "MIT",
 		},
 	}
-	return get(mutate.ConfigFile(image, config))
+	return must.Get(mutate.ConfigFile(image, config))
 }
 
 // filesOf is the archive of an image's only layer: the binary, its terms, and the authorities that amqps, rediss and
@@ -76,14 +78,14 @@ func filesOf(s source, binary string) []byte {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	add := func(name string, mode int64, body []byte) {
-		do(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(body)), ModTime: s.time}))
-		get(w.Write(body))
+		must.OK(w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(body)), ModTime: s.time}))
+		must.Get(w.Write(body))
 	}
 	add("etc/ssl/certs/ca-certificates.crt", 0o644, authorities)
-	add("usr/bin/rollbackd", 0o755, get(os.ReadFile(binary)))
+	add("usr/bin/rollbackd", 0o755, must.Get(os.ReadFile(binary)))
 	for _, name := range terms {
-		add("usr/share/doc/rollbackd/"+name, 0o644, get(os.ReadFile(name)))
+		add("usr/share/doc/rollbackd/"+name, 0o644, must.Get(os.ReadFile(name)))
 	}
-	do(w.Close())
+	must.OK(w.Close())
 	return archive.Bytes()
 }

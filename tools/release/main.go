@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 func main() {
@@ -25,8 +27,8 @@ func main() {
 	key := flag.String("key", "", "a file with an ECDSA key as PEM, by which there are provenance and signatures")
 	onlyNotices := flag.Bool("notices", false, "only write THIRD_PARTY_NOTICES")
 	flag.Parse()
-	err := try(func() {
-		do(os.Chdir(filepath.Join("..", "..")))
+	err := must.Catch(func() {
+		must.OK(os.Chdir(filepath.Join("..", "..")))
 		if *onlyNotices {
 			writeNotices("THIRD_PARTY_NOTICES")
 		} else {
@@ -36,37 +38,6 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// stopped is what a step panics with that cannot be done.
-type stopped struct{ error }
-
-// try does a step and returns what has stopped it.
-func try(step func()) (err error) {
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case stopped:
-			err = r.error
-		default:
-			panic(r)
-		}
-	}()
-	step()
-	return nil
-}
-
-func stop(format string, args ...any) { panic(stopped{fmt.Errorf(format, args...)}) }
-
-func do(err error) {
-	if err != nil {
-		panic(stopped{err})
-	}
-}
-
-func get[T any](v T, err error) T {
-	do(err)
-	return v
 }
 
 // everywhere is what a release is made for.
@@ -82,9 +53,9 @@ func release(out, version string, targets []string, keyFile string) {
 		k = readKey(keyFile, s)
 	}
 	modules := linked()
-	texts := get(os.MkdirTemp("", "release"))
-	defer func() { do(os.RemoveAll(texts)) }()
-	do(os.MkdirAll(out, 0o755))
+	texts := must.Get(os.MkdirTemp("", "release"))
+	defer func() { must.OK(os.RemoveAll(texts)) }()
+	must.OK(os.MkdirAll(out, 0o755))
 	writeTexts(s, texts)
 	var made []string
 	ofLinux := map[string]string{} // processor: binary
@@ -107,7 +78,7 @@ func release(out, version string, targets []string, keyFile string) {
 	made = append(made, image)
 	for _, name := range terms { // what goes with a binary that is in no package
 		path := filepath.Join(out, name)
-		get(output("install", "-m", "0644", name, path))
+		must.Get(output("install", "-m", "0644", name, path))
 		made = append(made, path)
 	}
 	if k == nil {
@@ -131,20 +102,20 @@ type source struct {
 var newestVersion = regexp.MustCompile(`(?m)^## \[(\d.*?)\]`)
 
 func look(version string) source {
-	commit := get(output("git", "log", "-1", "--format=%ct %H"))
+	commit := must.Get(output("git", "log", "-1", "--format=%ct %H"))
 	var seconds int64
 	var revision string
-	get(fmt.Sscan(commit, &seconds, &revision))
-	changelog := get(os.ReadFile("CHANGELOG.md"))
+	must.Get(fmt.Sscan(commit, &seconds, &revision))
+	changelog := must.Get(os.ReadFile("CHANGELOG.md"))
 	newest := newestVersion.FindSubmatch(changelog)
 	if newest == nil {
-		stop("CHANGELOG.md has no version")
+		must.OK(fmt.Errorf("CHANGELOG.md has no version"))
 	}
 	// Without a tag it is not the release: dpkg and semantic versions sort it before that.
 	unreleased := fmt.Sprintf("%s-dev.g%.12s", newest[1], revision)
 	tag, _ := output("git", "describe", "--tags", "--exact-match", "--match", "v[0-9]*") // fails where there is none
 	if tag = strings.TrimSpace(tag); tag != "" && tag != "v"+string(newest[1]) {
-		stop("the tag is %s, and CHANGELOG.md's newest version is %s: cut it first", tag, newest[1])
+		must.OK(fmt.Errorf("the tag is %s, and CHANGELOG.md's newest version is %s: cut it first", tag, newest[1]))
 	}
 	version = strings.TrimPrefix(cmp.Or(version, tag, unreleased), "v")
 	return source{version, revision, time.Unix(seconds, 0).UTC()}
@@ -164,8 +135,8 @@ func output(name string, args ...string) (string, error) {
 // goTool runs go for a system and its processor, whatever this machine's settings for them are.
 func goTool(target string, args ...string) string {
 	system, arch, _ := strings.Cut(target, "/")
-	return get(output("env", append([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS=", "GOAMD64=",
-		"GOARM64=", "go"}, args...)...))
+	return must.Get(output("env", append([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS=",
+		"GOAMD64=", "GOARM64=", "go"}, args...)...))
 }
 
 // compile makes the static binary. Nothing of this machine is in it: no path, no C library, no linker's build id.
@@ -179,9 +150,9 @@ func compile(s source, target, path string, more ...string) {
 func writeSums(out string, paths []string) []byte {
 	var sums bytes.Buffer
 	for _, path := range slices.Sorted(slices.Values(paths)) {
-		body := get(os.ReadFile(path))
+		body := must.Get(os.ReadFile(path))
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(body), filepath.Base(path))
 	}
-	do(os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644))
+	must.OK(os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644))
 	return sums.Bytes()
 }

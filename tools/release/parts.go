@@ -17,6 +17,8 @@ import (
 	classifier "github.com/google/licenseclassifier/v2"
 	"github.com/google/licenseclassifier/v2/assets"
 	"github.com/rs/zerolog"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // module is somebody else's code that is in the binary.
@@ -33,10 +35,10 @@ func linked() map[string]module {
 		list.WriteString(goTool(target, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}"+
 			"{{.Path}}\t{{.Path}} {{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/rollbackd"))
 	}
-	goroot := get(output("go", "env", "GOROOT"))
+	goroot := must.Get(output("go", "env", "GOROOT"))
 	// Go's version is not named: it is that of whoever builds.
 	list.WriteString("std\tGo's standard library\t" + goroot)
-	classifier := get(assets.DefaultClassifier())
+	classifier := must.Get(assets.DefaultClassifier())
 	found := map[string]module{}
 	for _, line := range slices.Compact(slices.Sorted(strings.Lines(list.String()))) {
 		fields := strings.Split(strings.TrimSpace(line), "\t")
@@ -50,11 +52,11 @@ var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([
 // read finds the terms in a module's folder.
 func read(classifier *classifier.Classifier, title, dir string) module {
 	m := module{title: title}
-	for _, e := range get(os.ReadDir(dir)) {
+	for _, e := range must.Get(os.ReadDir(dir)) {
 		if e.IsDir() || !licenseFile.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
 			continue
 		}
-		body := get(os.ReadFile(filepath.Join(dir, e.Name())))
+		body := must.Get(os.ReadFile(filepath.Join(dir, e.Name())))
 		body = bytes.TrimSpace(bytes.ReplaceAll(body, []byte("\r\n"), []byte("\n")))
 		m.terms += fmt.Sprintf("\n%s\n%s, %s\n\n%s\n", strings.Repeat("-", 80), title, e.Name(), body)
 		for _, match := range classifier.Match(body).Matches {
@@ -64,23 +66,23 @@ func read(classifier *classifier.Classifier, title, dir string) module {
 		}
 	}
 	if len(m.licenses) == 0 {
-		stop("%s has no license that is known, in %s", title, dir)
+		must.OK(fmt.Errorf("%s has no license that is known, in %s", title, dir))
 	}
 	return m
 }
 
 // writeParts writes what the binary consists of, as it says itself, and under which terms.
 func writeParts(s source, binary, path string, modules map[string]module) {
-	generator := get(bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithShortPURLS(true),
+	generator := must.Get(bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithShortPURLS(true),
 		bin.WithVersionOverride("v"+s.version), bin.WithLogger(zerolog.Nop())))
-	bom := get(generator.Generate())
+	bom := must.Get(generator.Generate())
 	bom.Metadata.Timestamp = s.time.Format(time.RFC3339)
 	bom.Metadata.Component.Licenses = licenses("MIT")
 	for i, part := range *bom.Components {
 		(*bom.Components)[i].Licenses = licenses(modules[part.Name].licenses...)
 	}
-	f := get(os.Create(path))
-	do(errors.Join(cdx.NewBOMEncoder(f, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), f.Close()))
+	f := must.Get(os.Create(path))
+	must.OK(errors.Join(cdx.NewBOMEncoder(f, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), f.Close()))
 }
 
 func licenses(ids ...string) *cdx.Licenses {
@@ -101,5 +103,5 @@ func writeNotices(path string) {
 		head += fmt.Sprintf("%s: %s\n", m.title, strings.Join(m.licenses, ", "))
 		terms += m.terms
 	}
-	do(os.WriteFile(path, []byte(head+terms), 0o644))
+	must.OK(os.WriteFile(path, []byte(head+terms), 0o644))
 }

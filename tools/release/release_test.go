@@ -24,6 +24,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/secure-systems-lab/go-securesystemslib/signerverifier"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Given two clones in folders of different names, when both are released with one key, then all that is made is the
@@ -32,41 +34,41 @@ import (
 // only modules that are linked, with licenses. Before a release the second clone has nothing in its cache, and one for
 // all systems is made and looked at.
 func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
-	dir, top := t.TempDir(), get(filepath.Abs("../.."))
+	dir, top := t.TempDir(), must.Get(filepath.Abs("../.."))
 	targets := []string{"linux/amd64", "windows/arm64"}
 	all := os.Getenv("ROLLBACKD_TEST_RELEASE") != ""
 	if all {
 		targets = targets[:1] // which is then built from nothing
 	}
-	cache := strings.TrimSpace(get(output("go", "env", "GOCACHE")))
+	cache := strings.TrimSpace(must.Get(output("go", "env", "GOCACHE")))
 	keyFile := filepath.Join(dir, "key.pem")
-	get(output("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", keyFile))
-	dockerfile := string(get(os.ReadFile(filepath.Join(top, "deploy/Dockerfile"))))
+	must.Get(output("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", keyFile))
+	dockerfile := string(must.Get(os.ReadFile(filepath.Join(top, "deploy/Dockerfile"))))
 	clones := []string{filepath.Join(dir, "a"), filepath.Join(dir, "another/much longer name")}
 	var head, version string
 	var sums []string
 	for i, clone := range clones {
-		get(output("git", "clone", "-q", "--no-tags", "file://"+top, clone))
+		must.Get(output("git", "clone", "-q", "--no-tags", "file://"+top, clone))
 		t.Chdir(clone)
-		head = strings.TrimSpace(get(output("git", "rev-parse", "HEAD")))
+		head = strings.TrimSpace(must.Get(output("git", "rev-parse", "HEAD")))
 		untagged, ok := look("").version, false
 		if version, ok = strings.CutSuffix(untagged, "-dev.g"+head[:12]); !ok {
 			t.Fatalf("without a tag the version is %s, want CHANGELOG.md's, with %s", untagged, head[:12])
 		}
-		get(output("git", "tag", "v9.8.7"))
-		err := try(func() { release(dir, "", targets, keyFile) })
+		must.Get(output("git", "tag", "v9.8.7"))
+		err := must.Catch(func() { release(dir, "", targets, keyFile) })
 		if err == nil || !strings.Contains(err.Error(), "v9.8.7") {
 			t.Errorf("under a tag that CHANGELOG.md does not have: %v, want a refusal that names it", err)
 		}
-		get(output("git", "tag", "-d", "v9.8.7"))
-		get(output("git", "tag", "v"+version))
+		must.Get(output("git", "tag", "-d", "v9.8.7"))
+		must.Get(output("git", "tag", "v"+version))
 		if all && i == 1 {
 			t.Setenv("GOCACHE", filepath.Join(dir, "cache")) // the other build is not looked at
 		}
 		out := filepath.Join(dir, fmt.Sprint(i))
 		release(out, "", targets, keyFile)
-		names := get(filepath.Glob(filepath.Join(out, "*")))
-		sums = append(sums, get(output("sha256sum", names...)))
+		names := must.Get(filepath.Glob(filepath.Join(out, "*")))
+		sums = append(sums, must.Get(output("sha256sum", names...)))
 	}
 	t.Log(sums[0])
 	// Two files of each target, two packages of each of Linux; image, terms, provenance, sums and their signature, key.
@@ -81,32 +83,32 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 		release(filepath.Join(dir, "0"), "", everywhere, keyFile)
 	}
 	t.Chdir(filepath.Join(dir, "0"))
-	get(output("sha256sum", "-c", "SHA256SUMS"))
-	get(output("openssl", "dgst", "-sha256", "-verify", "rollbackd.pub", "-signature", "SHA256SUMS.sig",
+	must.Get(output("sha256sum", "-c", "SHA256SUMS"))
+	must.Get(output("openssl", "dgst", "-sha256", "-verify", "rollbackd.pub", "-signature", "SHA256SUMS.sig",
 		"SHA256SUMS"))
 	holdsProvenance(t, "rollbackd_"+version+".intoto.jsonl", head)
 	holdsImage(t, dockerfile, version, head)
-	do(os.WriteFile(filepath.Join(clones[0], "more"), nil, 0o644))
+	must.OK(os.WriteFile(filepath.Join(clones[0], "more"), nil, 0o644))
 	t.Chdir(clones[0])
-	err := try(func() { release(dir, "", targets, keyFile) })
+	err := must.Catch(func() { release(dir, "", targets, keyFile) })
 	if err == nil || !strings.Contains(err.Error(), "?? more") {
 		t.Errorf("a tree with a file that no commit has was signed: %v, want a refusal that names the file", err)
 	}
 	binary := filepath.Join(dir, "0", "rollbackd_"+version+"_linux_amd64")
-	if strings.Contains(string(get(os.ReadFile(binary))), dir) {
+	if strings.Contains(string(must.Get(os.ReadFile(binary))), dir) {
 		t.Error("the binary names the folder that it was built in")
 	}
 	var said struct {
 		Version, Revision string
 		Modified          bool
 	}
-	err = json.Unmarshal([]byte(get(output(binary, "version", "-o", "json"))), &said)
+	err = json.Unmarshal([]byte(must.Get(output(binary, "version", "-o", "json"))), &said)
 	if err != nil || said.Version != "v"+version || said.Revision != head || said.Modified {
 		t.Errorf("the binary says %+v, want v%s of %s, not modified; %v", said, version, head, err)
 	}
 	if _, err := exec.LookPath("readelf"); err != nil {
 		t.Log("readelf is not installed: nobody looked whether the binary is static")
-	} else if strings.Contains(get(output("readelf", "-lW", binary)), "INTERP") {
+	} else if strings.Contains(must.Get(output("readelf", "-lW", binary)), "INTERP") {
 		t.Error("the binary is not static")
 	}
 
@@ -117,7 +119,7 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 			Licenses []struct{ License struct{ ID string } }
 		}
 	}
-	do(json.Unmarshal(get(os.ReadFile(binary+".cdx.json")), &bom))
+	must.OK(json.Unmarshal(must.Get(os.ReadFile(binary+".cdx.json")), &bom))
 	modules := linked() // of any system, so that some are not in this binary
 	if len(bom.Components) < 30 {
 		t.Errorf("the list has %d parts, want those that are linked", len(bom.Components))
@@ -134,22 +136,22 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 func holdsProvenance(t *testing.T, path, commit string) {
 	t.Helper()
 	var envelope dsse.Envelope
-	do(json.Unmarshal(get(os.ReadFile(path)), &envelope))
-	public := get(signerverifier.LoadKey(get(os.ReadFile("rollbackd.pub"))))
-	verifier := get(signerverifier.NewECDSASignerVerifierFromSSLibKey(public))
-	reader := get(dsse.NewEnvelopeVerifier(nameless{verifier}))
-	get(reader.Verify(t.Context(), &envelope))
+	must.OK(json.Unmarshal(must.Get(os.ReadFile(path)), &envelope))
+	public := must.Get(signerverifier.LoadKey(must.Get(os.ReadFile("rollbackd.pub"))))
+	verifier := must.Get(signerverifier.NewECDSASignerVerifierFromSSLibKey(public))
+	reader := must.Get(dsse.NewEnvelopeVerifier(nameless{verifier}))
+	must.Get(reader.Verify(t.Context(), &envelope))
 	var statement intoto.Statement
 	how := new(provenance.Provenance)
-	err := protojson.Unmarshal(get(envelope.DecodeB64Payload()), &statement)
+	err := protojson.Unmarshal(must.Get(envelope.DecodeB64Payload()), &statement)
 	if err == nil {
-		err = errors.Join(statement.Validate(), protojson.Unmarshal(get(protojson.Marshal(statement.Predicate)), how),
+		err = errors.Join(statement.Validate(), protojson.Unmarshal(must.Get(protojson.Marshal(statement.Predicate)), how),
 			how.Validate())
 	}
 	if err != nil || how.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] != commit {
 		t.Errorf("the provenance is %v, %v, want one of commit %s", how, err, commit)
 	}
-	sums := string(get(os.ReadFile("SHA256SUMS")))
+	sums := string(must.Get(os.ReadFile("SHA256SUMS")))
 	for _, s := range statement.Subject {
 		if line := s.Digest["sha256"] + "  " + s.Name + "\n"; !strings.Contains(sums, line) {
 			t.Errorf("the provenance says %q, which SHA256SUMS does not have", line)
@@ -172,21 +174,21 @@ func (nameless) KeyID() (string, error) { return "", nil }
 func holdsImage(t *testing.T, dockerfile, version, commit string) {
 	t.Helper()
 	dir, prefix := t.TempDir(), "rollbackd_"+version
-	get(output("tar", "-xf", prefix+"_oci.tar", "-C", dir))
-	top := get(layout.ImageIndexFromPath(dir))
-	do(validate.Index(top))
-	index := get(top.ImageIndex(get(top.IndexManifest()).Manifests[0].Digest))
-	binaries := get(filepath.Glob(prefix + "_linux_*64"))
-	images := get(index.IndexManifest()).Manifests
+	must.Get(output("tar", "-xf", prefix+"_oci.tar", "-C", dir))
+	top := must.Get(layout.ImageIndexFromPath(dir))
+	must.OK(validate.Index(top))
+	index := must.Get(top.ImageIndex(must.Get(top.IndexManifest()).Manifests[0].Digest))
+	binaries := must.Get(filepath.Glob(prefix + "_linux_*64"))
+	images := must.Get(index.IndexManifest()).Manifests
 	if len(images) != len(binaries) {
 		t.Errorf("the image is for %v, want one for each of %v", images, binaries)
 	}
 	for _, m := range images {
-		image := get(index.Image(m.Digest))
-		config := get(image.ConfigFile())
+		image := must.Get(index.Image(m.Digest))
+		config := must.Get(image.ConfigFile())
 		c, h := config.Config, config.Config.Healthcheck
 		quoted := func(words []string) string {
-			return strings.ReplaceAll(string(get(json.Marshal(words))), ",", ", ")
+			return strings.ReplaceAll(string(must.Get(json.Marshal(words))), ",", ", ")
 		}
 		for _, line := range []string{
 			"USER " + c.User, "ENV " + c.Env[0], "ENTRYPOINT " + quoted(c.Entrypoint), "CMD " + quoted(c.Cmd),
@@ -209,9 +211,9 @@ func holdsImage(t *testing.T, dockerfile, version, commit string) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			held[get(f, err).Name] = get(io.ReadAll(files))
+			held[must.Get(f, err).Name] = must.Get(io.ReadAll(files))
 		}
-		if !bytes.Equal(held["usr/bin/rollbackd"], get(os.ReadFile(prefix+"_linux_"+config.Architecture))) {
+		if !bytes.Equal(held["usr/bin/rollbackd"], must.Get(os.ReadFile(prefix+"_linux_"+config.Architecture))) {
 			t.Errorf("the image for %s has another binary than the release", config.Architecture)
 		}
 		if !x509.NewCertPool().AppendCertsFromPEM(held["etc/ssl/certs/ca-certificates.crt"]) {
@@ -225,7 +227,7 @@ func TestTheNoticesAreThoseOfWhatIsLinked(t *testing.T) {
 	t.Chdir("../..")
 	now := filepath.Join(t.TempDir(), "notices")
 	writeNotices(now)
-	if string(get(os.ReadFile(now))) != string(get(os.ReadFile("THIRD_PARTY_NOTICES"))) {
+	if string(must.Get(os.ReadFile(now))) != string(must.Get(os.ReadFile("THIRD_PARTY_NOTICES"))) {
 		t.Error("THIRD_PARTY_NOTICES is not what is linked any more: make release DO=notices")
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // home is where the repository and its module are.
@@ -31,19 +33,19 @@ type key struct{ *ecdsa.PrivateKey }
 
 // readKey reads the file, and refuses to sign what no commit has: everybody else would make something else of it.
 func readKey(path string, s source) *key {
-	text := get(os.ReadFile(path))
+	text := must.Get(os.ReadFile(path))
 	block, _ := pem.Decode(text)
 	if block == nil {
-		stop("%s is no PEM", path)
+		must.OK(fmt.Errorf("%s is no PEM", path))
 	}
-	parsed := get(x509.ParsePKCS8PrivateKey(block.Bytes))
+	parsed := must.Get(x509.ParsePKCS8PrivateKey(block.Bytes))
 	private, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		stop("%s is a %T, want an ECDSA key", path, parsed)
+		must.OK(fmt.Errorf("%s is a %T, want an ECDSA key", path, parsed))
 	}
-	changed := get(output("git", "status", "--porcelain"))
+	changed := must.Get(output("git", "status", "--porcelain"))
 	if changed != "" {
-		stop("what is signed is commit %s, and these files differ from it:\n%s", s.commit, changed)
+		must.OK(fmt.Errorf("what is signed is commit %s, and these files differ from it:\n%s", s.commit, changed))
 	}
 	return &key{private}
 }
@@ -58,10 +60,10 @@ func (k *key) KeyID() (string, error) { return dsse.SHA256KeyID(k.Public()) }
 
 // writeSignature writes SHA256SUMS.sig, as `openssl dgst -sha256 -verify rollbackd.pub` wants it, and that file.
 func (k *key) writeSignature(out string, sums []byte) {
-	signature := get(k.Sign(context.Background(), sums))
-	public := get(x509.MarshalPKIXPublicKey(k.Public()))
-	do(os.WriteFile(filepath.Join(out, "SHA256SUMS.sig"), signature, 0o644))
-	do(os.WriteFile(filepath.Join(out, "rollbackd.pub"),
+	signature := must.Get(k.Sign(context.Background(), sums))
+	public := must.Get(x509.MarshalPKIXPublicKey(k.Public()))
+	must.OK(os.WriteFile(filepath.Join(out, "SHA256SUMS.sig"), signature, 0o644))
+	must.OK(os.WriteFile(filepath.Join(out, "rollbackd.pub"),
 		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644))
 }
 
@@ -70,7 +72,7 @@ func (k *key) writeSignature(out string, sums []byte) {
 func writeProvenance(s source, targets, made []string, path string, k *key) {
 	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, path := range made {
-		body := get(os.ReadFile(path))
+		body := must.Get(os.ReadFile(path))
 		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{Name: filepath.Base(path),
 			Digest: map[string]string{"sha256": fmt.Sprintf("%x", sha256.Sum256(body))}})
 	}
@@ -88,14 +90,14 @@ func writeProvenance(s source, targets, made []string, path string, k *key) {
 		// Nobody but whoever has the key says so: level 1 of SLSA's.
 		RunDetails: &provenance.RunDetails{Builder: &provenance.Builder{Id: "https://" + home + "/tools/release"}},
 	}
-	predicate := get(protojson.Marshal(how))
+	predicate := must.Get(protojson.Marshal(how))
 	statement.Predicate = &structpb.Struct{}
-	do(errors.Join(how.Validate(), protojson.Unmarshal(predicate, statement.Predicate), statement.Validate()))
-	text := get(protojson.Marshal(statement))
+	must.OK(errors.Join(how.Validate(), protojson.Unmarshal(predicate, statement.Predicate), statement.Validate()))
+	text := must.Get(protojson.Marshal(statement))
 	var payload bytes.Buffer
-	do(json.Compact(&payload, text)) // protojson puts in spaces at random
-	signer := get(dsse.NewEnvelopeSigner(k))
-	envelope := get(signer.SignPayload(context.Background(), "application/vnd.in-toto+json", payload.Bytes()))
-	line := get(json.Marshal(envelope))
-	do(os.WriteFile(path, append(line, '\n'), 0o644))
+	must.OK(json.Compact(&payload, text)) // protojson puts in spaces at random
+	signer := must.Get(dsse.NewEnvelopeSigner(k))
+	envelope := must.Get(signer.SignPayload(context.Background(), "application/vnd.in-toto+json", payload.Bytes()))
+	line := must.Get(json.Marshal(envelope))
+	must.OK(os.WriteFile(path, append(line, '\n'), 0o644))
 }
