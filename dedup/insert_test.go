@@ -20,7 +20,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func entries(n int) []Entry {
@@ -134,24 +133,6 @@ func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 		assert.Is(t, chunkOf(c.n, func(int) int { return c.size }), c.want,
 			"%d rows of %d bytes: in a statement", c.n, c.size)
 	}
-}
-
-func BenchmarkInsertAndLookUpOf500(b *testing.B) {
-	w := newWorldOn(b, stack.MySQL(b))
-	all := entries(500)
-	keys := make([]Identity, len(all))
-	n := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		n++
-		for i := range all {
-			all[i].Tag = fmt.Sprint("t", n)
-			keys[i] = all[i].Identity
-		}
-		require.Get(w.log.LookUp(b.Context(), keys))(b)
-		require.OK(b, w.insertSuccess(all...))
-	}
-	b.ReportMetric(float64(500*b.N)/b.Elapsed().Seconds(), "rows/s")
 }
 
 // Batches that are full have one text, which a connection prepares once; what it stores is the same.

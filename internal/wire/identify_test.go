@@ -303,28 +303,6 @@ func TestIdentifyAllocatesNothingOnTheUsualWay(t *testing.T) {
 		"Identify allocates times")
 }
 
-func BenchmarkIdentify(b *testing.B) {
-	body := []byte(`{"order_sn":"20261121-0001","reason":"payment_timeout",` +
-		`"items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`)
-	for name, tt := range map[string]struct {
-		from   string
-		change func(*rabbit.Delivery)
-	}{
-		"header": {defaultKeyFrom, by("20261121-0001")},
-		"body":   {"body:sha256", nil},
-		"json":   {"json:/order_sn", nil},
-	} {
-		b.Run(name, func(b *testing.B) {
-			from, d := sources(b, tt.from), message(tt.change)
-			d.Body = body
-			b.ReportAllocs()
-			for b.Loop() {
-				require.Get(wire.Identify("g", from, "main", d))(b)
-			}
-		})
-	}
-}
-
 func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0f", 32)
