@@ -104,6 +104,12 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 	assert.That(t, n == 0 && err == nil, "%d rows, %v, want none", n, err)
 	_, err = pool.Exec("INSERT INTO x VALUES ('nine')")
 	assert.That(t, Classify(err) == FaultData, "a value that does not fit = %v (%v), want it refused", err, Classify(err))
+	// a statement that is too large for the server costs no connection
+	before := stack.Number(t, pool, "SELECT CONNECTION_ID()")
+	most := stack.Number(t, pool, "SELECT @@max_allowed_packet") // 16 MiB on MariaDB, 64 MiB on MySQL
+	_, err = pool.Exec("DO LENGTH('" + strings.Repeat("x", most+1<<20) + "')")
+	assert.Is(t, Classify(err), FaultTooLarge, "a statement of %d bytes and more", most)
+	assert.Is(t, stack.Number(t, pool, "SELECT CONNECTION_ID()"), before, "the connection was lost: now, was")
 }
 
 func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
