@@ -9,36 +9,15 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
-
-func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
-	w := newWorld(t)
-	const workers, keys = 8, 50
-	var claimed [keys]atomic.Int32
-	must.Side(workers, func(n int) {
-		for i := range keys {
-			i := (i/10)*10 + (i+n)%10 // of ten keys, each worker has another order
-			k := key(fmt.Sprint(i))
-			_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), fmt.Sprint("worker ", n))
-			if assert.That(t, err == nil || errors.Is(err, ErrLost), "worker %d: %v", n, err); err == nil {
-				claimed[i].Add(1)
-			}
-		}
-	})
-	for i := range claimed {
-		assert.Is(t, claimed[i].Load(), 1, "%d has claims", i)
-	}
-}
 
 // isCommit recognises the request that commits.
 func isCommit(request []byte) bool { return bytes.HasSuffix(request, []byte("\x03COMMIT")) }
@@ -88,40 +67,6 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Given rows without an attempt and with a failed one, when their claims are put off again and again, then each keeps
-// the time that it had, no attempt is counted, its remark is the last cause, and its story has one line of them all.
-func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
-	w := newWorld(t)
-	fresh, failed := key("fresh"), key("failed")
-	w.fail(w.claim(absent(failed), "a"), "boom")
-	w.older(failed, time.Hour)
-	stands := w.read(failed).At
-	claims := []Claim{w.claim(absent(fresh), "b"), w.claim(w.read(failed), "c")}
-	for i := range 3 {
-		cause := fmt.Sprintf("busy %d", i)
-		assert.OK(t, errors.Join(w.log.PutOffAll(t.Context(), []Failure{
-			{Claim: claims[0], Cause: cause}, {Claim: claims[1], Cause: cause},
-		})...))
-
-		a, b := w.read(fresh), w.read(failed)
-		require.That(t, a.At.Equal(a.CreatedAt) && b.At.Equal(stands), "round %d: %+v and %+v", i, a, b)
-		for attempts, r := range []Row{a, b} {
-			require.That(t, r.Due && r.PutOff() && r.Remark == "put off: "+cause && r.Attempts == attempts, "round %d: %+v", i,
-				r)
-		}
-		claims[0], claims[1] = w.claim(a, fmt.Sprint("d", i)), w.claim(b, fmt.Sprint("e", i))
-	}
-	w.fail(claims[0], "boom")
-	assert.OK(t, w.success(claims[1]))
-	for k, want := range map[Identity]string{
-		fresh: "absent>processing 1/0, processing>failed 0/0: put off: busy 0, processing>failed 1/0: boom",
-		failed: "absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0: put " +
-			"off: busy 0, processing>success 2/0",
-	} {
-		assert.Is(t, w.story(k), want, "story")
-	}
-}
-
 func rowsNamed(prefix string, n int) (rows []Row, entries []Entry) {
 	for i := range n {
 		e := entryOf(key(fmt.Sprintf("%s%04d", prefix, i)))
@@ -131,11 +76,11 @@ func rowsNamed(prefix string, n int) (rows []Row, entries []Entry) {
 }
 
 // blameAll makes failed rows, whose delay is over.
-func (w *world) blameAll(entries []Entry, cause func(i int) string) []Row {
+func (w *world) blameAll(entries []Entry, cause string) []Row {
 	w.t.Helper()
 	blamed := make([]Blamed, len(entries))
 	for i, e := range entries {
-		blamed[i] = Blamed{Entry: e, Cause: cause(i)}
+		blamed[i] = Blamed{Entry: e, Cause: cause}
 	}
 	rows := require.All(w.log.BlameAll(w.t.Context(), blamed, "blame/1"))(w.t)
 	for _, e := range entries {
@@ -175,31 +120,6 @@ func TestManyOfOneVersionTakeOneStatement(t *testing.T) {
 
 }
 
-// Each row keeps its own error, whatever is in it.
-func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
-	w := newWorld(t)
-	_, entries := rowsNamed("", 300)
-	cause := func(i int) string { return fmt.Sprintf("%d: it's \\ broken ü %s", i, strings.Repeat("x", i)) }
-	rows := w.blameAll(entries, cause)
-	for i, row := range rows {
-		have := w.read(row.Identity)
-		require.That(t, have.Remark == cause(i) && have.Version == row.Version &&
-			string(have.Body) == string(entries[i].Body), "%v is %+v after it was blamed", row.Identity, have)
-	}
-	claims := require.All(w.log.ClaimAll(t.Context(), known(rows), "claim/1"))(t)
-	failures := make([]Failure, len(claims))
-	for i, c := range claims {
-		failures[i] = Failure{Claim: c, Cause: "again " + cause(i)}
-	}
-	require.All(w.log.FailAll(t.Context(), failures))(t)
-	for i, e := range entries {
-		have, events := w.read(e.Identity), w.events(e.Identity)
-		require.That(t, have.Remark == "again "+cause(i) && have.Status == Failed && have.Attempts == 2 &&
-			len(events) == 3 && events[0].Error == cause(i) && events[2].Error == "again "+cause(i), "%+v, with the story %+v",
-			have, events)
-	}
-}
-
 // Whoever holds claims holds off those who would take them over, and finds out whom it has lost.
 func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 	w := newWorld(t)
@@ -211,7 +131,7 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 		"gone":          "DELETE FROM consumer_log",
 	} {
 		_, entries := rowsNamed(name, 5)
-		claims, _ := w.log.ClaimAll(t.Context(), known(w.blameAll(entries, func(int) string { return "no" })), "claim/1")
+		claims, _ := w.log.ClaimAll(t.Context(), known(w.blameAll(entries, "no")), "claim/1")
 		hold := func() error {
 			return w.inTx(func(tx *sql.Tx) error {
 				if err := w.log.Hold(t.Context(), tx, claims); err != nil {
@@ -286,41 +206,36 @@ func TestARowIsDueWhenItsHandlerHasSaid(t *testing.T) {
 	}
 }
 
-// candidate is a process that stands for election, with a pool of its own.
+// candidate is a process that stands for posts, with a pool of its own.
 type candidate struct {
-	w     *world
-	on    chan struct{} // gets a value when it is elected
-	ended chan error    // gets the cause when its leadership ends
+	on    chan string // gets the group for which it is elected
+	ended chan error  // gets the cause when its leadership of one ends
 	stop  context.CancelFunc
-	gone  chan struct{} // closed when Lead has returned
+	gone  chan struct{} // closed when Campaign has returned
 }
 
-func stand(t *testing.T, dsn, group string) *candidate {
+func stand(t *testing.T, dsn string, groups ...string) *candidate {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	db := openWith(t, dsn, OpenOptions{DialTimeout: time.Second, ReadTimeout: 3 * time.Second})
-	c := &candidate{
-		w: worldOf(t, dsn, db), on: make(chan struct{}, 10), ended: make(chan error, 10), stop: stop,
-		gone: make(chan struct{}),
+	c := &candidate{make(chan string, 10), make(chan error, 10), stop, make(chan struct{})}
+	log, posts := worldOf(t, dsn, db).log, []Post{}
+	for _, group := range groups {
+		posts = append(posts, Post{log, group, func(ctx context.Context) {
+			c.on <- group
+			<-ctx.Done()
+			c.ended <- context.Cause(ctx)
+		}})
 	}
 	go func() {
 		defer close(c.gone)
-		c.w.log.Campaign(ctx, group, slog.New(slog.DiscardHandler), func(ctx context.Context) {
-			c.on <- struct{}{}
-			<-ctx.Done()
-			c.ended <- context.Cause(ctx)
-		})
+		Campaign(ctx, slog.New(slog.DiscardHandler), posts...)
 	}()
 	t.Cleanup(func() {
 		stop()
 		<-c.gone
 	})
 	return c
-}
-
-func (c *candidate) leader() int64 {
-	c.w.t.Helper()
-	return require.Get(c.w.log.Leader(c.w.t.Context(), "g"))(c.w.t)
 }
 
 // waits wants that somebody asks for the lock in vain.
@@ -332,85 +247,27 @@ func (w *world) waits() {
 	})
 }
 
-// Given two who stand for election, when the first one's session is killed or it stops, then the other takes over, and
-// the first may be elected again; another group, and another schema, have an election of their own. The lock dies with
-// its session, which must not come back to the pool with it.
-func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
-	w := newWorld(t)
-	first := stand(t, w.dsn, "g")
-	poll.Receive(t, "the first is elected", first.on)
-	second := stand(t, w.dsn, "g")
-	w.waits()
-	other, another := stand(t, w.dsn, "other"), stand(t, newWorldOn(t, stack.MySQL(t)).dsn, "g")
-	poll.Receive(t, "another group", other.on)
-	poll.Receive(t, "another schema", another.on)
-	other.stop()
-	select {
-	case <-second.on:
-		t.Error("two are elected")
-	default:
-	}
-
-	w.exec("KILL ?", first.leader())
-	poll.Receive(t, "the second takes over", second.on)
-	assert.Error(t, poll.Receive(t, "the first notices", first.ended), ErrLeadershipLost, "the first one's end")
-	id := second.leader()
-	second.stop()
-	poll.Receive(t, "the second ends", second.gone)
-	assert.Error(t, <-second.ended, context.Canceled, "the second one's end")
-	poll.Receive(t, "the first is elected again", first.on)
-	assert.That(t, first.leader() != 0, "nobody holds the lock")
-	poll.Until(t, "the session's end", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
-	})
-}
-
 // Given two processes that stand for two posts each, then one is elected for both, on one connection; and when it
-// stops, the other is elected for both.
+// stops, the other is elected for both. Another schema has an election of its own.
 func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
 	w := newWorld(t)
-	elected := make(chan string, 10)
-	campaign := func(name string) (end func()) {
-		ctx, stop := context.WithCancel(t.Context())
-		log, gone := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{})).log, make(chan struct{})
-		lead := func(group string) Post {
-			return Post{log, group, func(ctx context.Context) {
-				elected <- name + " " + group
-				<-ctx.Done()
-			}}
-		}
-		go func() {
-			defer close(gone)
-			Campaign(ctx, slog.New(slog.DiscardHandler), lead("a"), lead("b"))
-		}()
-		end = func() {
-			stop()
-			<-gone
-		}
-		t.Cleanup(end)
-		return end
-	}
-	leaders := func() (a, b int64) {
+	both := func(who string, c *candidate) {
 		t.Helper()
-		a, errA := w.log.Leader(t.Context(), "a")
-		b, errB := w.log.Leader(t.Context(), "b")
-		assert.OK(t, errors.Join(errA, errB))
-		return a, b
-	}
-	both := func(name string) {
-		t.Helper()
-		got := []string{poll.Receive(t, "a post is taken", elected), poll.Receive(t, "another post is taken", elected)}
-		if slices.Sort(got); !slices.Equal(got, []string{name + " a", name + " b"}) {
-			t.Errorf("elected are %q, want the %s for both", got, name)
+		got := []string{poll.Receive(t, who+" takes a post", c.on), poll.Receive(t, who+" takes another post", c.on)}
+		if slices.Sort(got); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("%s is elected for %q, want both", who, got)
 		}
-		a, b := leaders()
-		assert.That(t, a != 0 && a == b, "connections %d and %d lead, want one", a, b)
+		a, err := w.log.Leader(t.Context(), "a")
+		b, err2 := w.log.Leader(t.Context(), "b")
+		assert.That(t, a != 0 && a == b && err == nil && err2 == nil, "connections %d and %d lead, want one", a, b)
 	}
-	end := campaign("first")
-	both("first")
-	campaign("second")
-	end()
-	both("second")
+	first := stand(t, w.dsn, "a", "b")
+	both("the first", first)
+	second := stand(t, w.dsn, "a", "b")
+	poll.Receive(t, "another schema", stand(t, newWorldOn(t, stack.MySQL(t)).dsn, "a").on)
+	first.stop()
+	both("the second", second)
+	assert.Error(t, <-first.ended, context.Canceled, "the first one's end")
 }
 
 func TestAnElectionOutlivesTheDatabase(t *testing.T) {

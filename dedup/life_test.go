@@ -70,6 +70,8 @@ func (l *life) call(text string) (Row, error) {
 		return again(func() (Row, error) { return first(l.log.FailAll(ctx, []Failure{{Claim: claim, Cause: arg}})) })
 	case "unclaim":
 		return none(func() error { return l.log.UnclaimAll(ctx, []Claim{claim})[0] })
+	case "put-off":
+		return none(func() error { return l.log.PutOffAll(ctx, []Failure{{Claim: claim, Cause: arg}})[0] })
 	case "success":
 		return none(func() error { return l.success(claim) })
 	case "mark":
@@ -126,6 +128,8 @@ func (l *life) String() string {
 	whole := r.MessageID == e.MessageID && bytes.Equal(r.Body, e.Body) && bytes.Equal(r.Properties, e.Properties) && hash
 	add(r.LeaseLive, "live")
 	add(r.Due, "due")
+	add(r.PutOff() && r.Age >= time.Hour, "since long")
+	add(r.PutOff() && r.At.Equal(r.CreatedAt), "since it was made")
 	add(r.Reason != "", string(r.Reason))
 	add(!r.DeadAt.IsZero(), "buried")
 	add(whole, "whole")
@@ -176,6 +180,16 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 		"given back it is due at once, counts nothing, and keeps the last error": {
 			[]string{"claim a", "fail boom", "after 1h", "claim b", "unclaim"}, "failed 1/0 b, due, whole, boom",
 			"absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0",
+		},
+		"put off again and again it keeps the time of its failure, and its story has one line of that": {
+			[]string{"claim a", "fail boom", "after 2h", "claim b", "put-off busy", "claim c", "put-off still busy"},
+			"failed 1/0 c, due, since long, whole, put off: still busy",
+			"absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0: put off: busy",
+		},
+		"put off from its first attempt on it keeps the time when it was made": {
+			[]string{"claim a", "put-off busy", "claim b", "put-off still busy"},
+			"failed 0/0 b, due, since it was made, whole, put off: still busy",
+			"absent>processing 1/0, processing>failed 0/0: put off: busy",
 		},
 		"exhausted waits for its letter": {
 			[]string{"claim a", "after 3h", "claim b", "after 3h", "claim c", "after 3h", "claim d: lost", "exhaust",

@@ -299,12 +299,15 @@ func (tr trial) claim() Claim {
 	return Claim{Identity: tr.key, Attempts: tr.shown.Attempts, Replays: tr.shown.Replays, Owner: tr.shown.Owner}
 }
 
+// cause is why it failed, unlike that of any other.
+func (tr trial) cause() string { return `it's \ broken ü: ` + tr.name }
+
 // runAll tries all of one action in one call.
 func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error) {
 	switch a {
 	case actionBlame:
 		_, errs = w.log.BlameAll(ctx, ofAll(all, func(tr trial, row Row, e Entry) Blamed {
-			return Blamed{From: row, Entry: e, Cause: "cause"}
+			return Blamed{From: row, Entry: e, Cause: tr.cause()}
 		}), "new token")
 	case actionClaim:
 		_, errs = w.log.ClaimAll(ctx, ofAll(all, func(tr trial, row Row, e Entry) Claiming {
@@ -315,17 +318,17 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 		}), "new owner")
 	case actionFail:
 		_, errs = w.log.FailAll(ctx, ofAll(all, func(tr trial, _ Row, _ Entry) Failure {
-			return Failure{Claim: tr.claim(), Cause: "cause"}
+			return Failure{Claim: tr.claim(), Cause: tr.cause()}
 		}))
 	case actionUnclaim:
 		errs = w.log.UnclaimAll(ctx, ofAll(all, func(tr trial, _ Row, _ Entry) Claim { return tr.claim() }))
 	case actionCondemn:
-		_, errs = w.log.CondemnAll(ctx, ofAll(all, func(_ trial, row Row, e Entry) Condemnation {
-			return Condemnation{row, e, "permanent", "cause", "new token"}
+		_, errs = w.log.CondemnAll(ctx, ofAll(all, func(tr trial, row Row, e Entry) Condemnation {
+			return Condemnation{row, e, "permanent", tr.cause(), "new token"}
 		}))
 	case actionDead:
-		errs = w.log.DeadRows(ctx, ofAll(all, func(_ trial, row Row, e Entry) Death {
-			return Death{row, e, "permanent", "cause"}
+		errs = w.log.DeadRows(ctx, ofAll(all, func(tr trial, row Row, e Entry) Death {
+			return Death{row, e, "permanent", tr.cause()}
 		}))
 	case actionDiscard:
 		errs = w.log.DiscardAll(ctx, ofAll(all, func(_ trial, row Row, e Entry) Discarding {
@@ -390,6 +393,9 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 		assert.That(t, len(events) == 1 && events[0].From == tr.real.Status && events[0].To == want.Status &&
 			events[0].Attempt == want.Attempts && events[0].Replays == want.Replays && events[0].Owner == tr.after().Owner,
 			"%s: events %+v, want one of %v to %+v", tr.name, events, tr.real.Status, want)
+		for _, said := range []string{after[tr.key].Remark, events[0].Error} {
+			assert.That(t, !strings.HasPrefix(said, "it's") || said == tr.cause(), "%s: another's cause: %s", tr.name, said)
+		}
 	}
 	return moved
 }
