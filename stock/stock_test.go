@@ -274,24 +274,6 @@ func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 	w.wantAmount(2, 101)
 }
 
-func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
-	w := newWorld(t)
-	w.goods(1000, 1, 2)
-	for i := range 20 {
-		order := fmt.Sprintf("order-%d", i)
-		require.OK(t, w.reserve(order, item(1, 3), item(2, 4)))
-		must.Side(4, func(k int) {
-			request := message(order, fmt.Sprintf("k%d", k))
-			if k%2 == 0 {
-				request.Items = []stock.Item{item(1, 3), item(2, 4)}
-			}
-			assert.OK(t, w.rollback(stock.Options{}, request))
-		})
-	}
-	w.wantAll(1000, 1, 2)
-	w.wantReleases(40)
-}
-
 func TestReserveNeverOversells(t *testing.T) {
 	w := newWorld(t)
 	w.goods(20, 1, 2)
