@@ -140,20 +140,6 @@ func TestPrefetchIsCheckedAndHolds(t *testing.T) {
 	collect(t, s, 2)
 }
 
-func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
-	t.Parallel()
-	b, q, s := filled(t, 6, 10)
-	d := collect(t, s, 6)
-	require.OK(t, s.Ack(d[1].Tag, false), s.Ack(d[3].Tag, false))
-	for _, tag := range []uint64{d[1].Tag, d[3].Tag, 0, d[5].Tag + 1} {
-		assert.Error(t, s.Ack(tag, false), rabbit.ErrNotOutstanding, "ack %d", tag)
-	}
-	require.OK(t, s.Ack(d[2].Tag, true)) // 1, 2, 3; then 4 is settled as well
-	assert.Error(t, s.Requeue(d[0].Tag, false), rabbit.ErrNotOutstanding, "requeue of an acked one")
-	require.OK(t, s.Ack(d[5].Tag, true), s.Close())
-	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
-}
-
 func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
@@ -182,9 +168,11 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 		}
 		for _, tag := range some(tc.before) {
 			require.OK(t, s.Ack(tag, false))
+			assert.Error(t, s.Requeue(tag, false), rabbit.ErrNotOutstanding, "%s: %d given back, which is acked", name, tag)
 		}
 		require.OK(t, s.AckAll(some(tc.ack)))
 		assert.Is(t, int(s.Acked()), len(tc.before)+len(tc.ack), "%s: deliveries that count as acked", name)
+		assert.Is(t, s.Came(), 6, "%s: deliveries that count as come", name)
 		require.OK(t, s.Close())
 		poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
 		for _, i := range tc.left {
@@ -254,25 +242,5 @@ func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
 	}
 	if _, _, err := c.Depth(t.Context(), "nowhere"); err == nil {
 		t.Error("Depth of a missing queue")
-	}
-}
-
-// Given deliveries of which nobody has taken any, then they count as soon as the broker has announced them, and each
-// time that one comes.
-func TestDeliveriesCountWhenTheyCome(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	s := consume(t, dial(t, b.URL), q, 5)
-	assert.Is(t, s.Came(), 0, "came to an empty queue")
-	for range 3 {
-		b.Publish("", q, stack.Message{Body: []byte("x"), DeliveryMode: rabbit.Persistent})
-	}
-	all := collect(t, s, 3)
-	assert.Is(t, s.Came(), 3, "came")
-	require.OK(t, s.Requeue(all[2].Tag, false))
-	require.OK(t, s.Ack(all[1].Tag, true))
-	collect(t, s, 1)
-	if came, acked := s.Came(), s.Acked(); came != 4 || acked != 2 {
-		t.Errorf("%d came and %d were acked, want 4 and 2", came, acked)
 	}
 }

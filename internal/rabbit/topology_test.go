@@ -195,7 +195,7 @@ func TestRedeclareMakesOnlyWhatIsMissing(t *testing.T) {
 	declare(t, c, topo)
 	routed := func() bool {
 		p := publisher(t, config(b.URL))
-		return p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: topo.RoutingKeys[0]}})[0] == nil
+		return p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "stock.by.the.last"}})[0] == nil
 	}
 	for _, key := range topo.RoutingKeys {
 		b.Unbind(topo.Queue, key, topo.Exchange)
