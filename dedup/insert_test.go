@@ -162,46 +162,6 @@ func takenOf(name string, status Status) Taken {
 		At: time.Date(2026, 11, 1, 12, 30, 0, 0, time.UTC), Remark: "as the old log has it", By: "ann"}
 }
 
-// Given rows of another log, when they are taken over, then a success keeps its hash and its time and no body, what was
-// left open is dead with all that is known of it, and only that has a line of its story; when the other log says more
-// of it later, it is renewed, and success in the end.
-func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
-	w := newWorld(t)
-	done, open, late := takenOf("done", Success), takenOf("open", Dead), takenOf("late", Success)
-	late.At, late.Attempts = time.Now().Add(24*time.Hour), -3
-	at := w.takeOver(w.waypoint("x"), "note", nil, open, late, done)
-
-	row := w.read(done.Identity)
-	if row.Version != (Version{Success, 2, 0, "taken/old done"}) || row.Body != nil || !row.At.Equal(done.At) ||
-		!row.CreatedAt.Equal(done.At) || !bytes.Equal(row.BodyHash, done.BodyHash[:]) || row.Reason != "" ||
-		!row.DeadAt.IsZero() || !row.TakenOver() || row.Origin() != "old done" || w.story(done.Identity) != "" {
-		t.Errorf("done: %+v, story %s", row, w.story(done.Identity))
-	}
-	row = w.read(open.Identity)
-	assert.That(t, row.Version == (Version{Dead, 2, 0, "taken/old open"}) && bytes.Equal(row.Body, open.Body) &&
-		row.Reason == ReasonEffectUnknown && row.Remark == "as the old log has it" && !row.DeadAt.IsZero() &&
-		row.Age <= time.Hour && row.CreatedAt.Equal(open.At), "open: %+v", row)
-	row = w.read(late.Identity)
-	assert.That(t, row.Attempts == 1 && row.Age >= 0 && row.Age <= time.Hour,
-		"a time in the future must count as now, and attempts below one as one: %+v", row)
-
-	again := takenOf("open", Dead)
-	again.From, again.Attempts, again.Remark = w.read(open.Identity), 3, "timeout"
-	at = w.takeOver(at, "again", nil, again)
-	row = w.read(open.Identity)
-	assert.That(t, row.Attempts == 3 && row.Remark == "timeout" && row.Status == Dead, "renewed: %+v", row)
-	ended := takenOf("open", Success)
-	ended.From, ended.Attempts = w.read(open.Identity), 4
-	w.takeOver(at, "ended", nil, ended)
-	row = w.read(open.Identity)
-	assert.That(t, row.Version == (Version{Success, 4, 0, "taken/old open"}) && row.At.Equal(done.At) &&
-		row.Body == nil && row.Reason == "" && row.Remark == "" && row.DeadAt.IsZero() && len(row.BodyHash) != 0, "row: %+v",
-		row)
-	story, want := w.story(open.Identity), "absent>dead 2/0 by ann: as the old log has it, dead>dead 3/0 by ann: "+
-		"timeout, dead>success 4/0 by ann: as the old log has it"
-	assert.That(t, story == want, "story: %s\nwant:  %s", story, want)
-}
-
 // Given a chunk of which one row was moved by somebody, or stands there, when it is taken over, then nothing of it is
 // written and the waypoint stays.
 func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
@@ -217,25 +177,6 @@ func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
 	_, note := w.waypointOf("x", "r")
 	assert.That(t, w.read(open.Identity).Status == Discarded && w.read(key("other")).Status == Absent && note == "first",
 		"a part of the chunk was written, or the waypoint's note is %q, want first", note)
-}
-
-// Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
-// other has written nothing; a call that was answered may be repeated, as after a lost answer, and is done once.
-func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
-	w := newWorld(t)
-	first := w.waypoint("x")
-	second, _ := w.waypointOf("x", "the other run")
-	var at Waypoint
-	for _, note := range []string{"n", "n", "a"} {
-		at = w.takeOver(first, note, nil, takenOf("a", Dead))
-	}
-	w.takeOver(second, "b", ErrOvertaken, takenOf("b", Success))
-	second, note := w.waypointOf("x", "the other run")
-	if w.read(key("b")).Status != Absent || note != "n" || len(w.events(key("a"))) != 1 {
-		t.Errorf("%v is written, or the note is %q, or %s", key("b"), note, w.story(key("a")))
-	}
-	w.takeOver(second, "", nil)
-	w.takeOver(at, "", ErrOvertaken)
 }
 
 func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
@@ -270,7 +211,7 @@ func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
 	for query, want := range map[string]int{
 		"consumer_log WHERE consumer_status = 1 AND msg_body IS NULL AND LENGTH(body_hash) = 32": 500,
 		"consumer_log WHERE consumer_status = 3 AND LENGTH(msg_body) = 5000":                     500,
-		"consumer_log_event": 500,
+		"consumer_log_event WHERE `by` = 'ann' AND error = 'as the old log has it'":              500,
 	} {
 		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
 	}
