@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,8 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 		query      bool // a reading one
 		want       bool
 	}{
-		"for a row": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
+		"for a row, prepared": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "UPDATE x SET n = n + ? WHERE a = 1", false, true},
+		"for a row":           {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
 		"for a row, behind names": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "SELECT n FROM x WHERE a = 1 FOR UPDATE", true,
 			true},
 		"for a table":         {"LOCK TABLES x WRITE", "DO 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
@@ -36,15 +38,21 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dsn := server.Database(t)
 			pool := openPool(t, dsn, Options{LockWait: 30 * time.Second})
+			repeated := Repeated(t.Context())
 			stack.Exec(t, pool, "CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB")
 			stack.Exec(t, pool, "INSERT INTO x VALUES (1, 0)")
 			other := require.Get(pool.Conn(t.Context()))(t)
 			defer other.Close()
+			if strings.Contains(tc.statement, "?") { // it is prepared when it comes again, and then there
+				for range 2 {
+					require.OK(t, readOrWrite(repeated, pool, tc.statement, tc.query))
+				}
+			}
 			stack.Exec(t, other, tc.lock)
 			stack.Exec(t, other, tc.then)
 			require.OK(t, pool.PingContext(t.Context())) // so that the statement's time does not go to another connection
 			const limit = 2 * time.Second
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			ctx, cancel := context.WithTimeout(repeated, limit)
 			defer cancel()
 			ctx, activity := WithActivity(ctx)
 			stop := activity.Watch(t.Context(), pool, 250*time.Millisecond)
@@ -84,8 +92,8 @@ func readOrWrite(ctx context.Context, pool *sql.DB, statement string, read bool)
 	}
 	defer func() { _ = tx.Rollback() }() // the connection is gone
 	if !read {
-		_, err = tx.ExecContext(ctx, statement)
-		return err
+		_, err = tx.ExecContext(ctx, statement, slices.Repeat([]any{1}, strings.Count(statement, "?"))...)
+		return errors.Join(err, tx.Commit())
 	}
 	rows, err := tx.QueryContext(ctx, statement)
 	if err != nil {
@@ -188,38 +196,6 @@ func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 	}
 	s.wantRows(1 + 6)
 	assert.Is(t, s.counts(), "0 0 0", "refused: prepared, executed, closed")
-}
-
-// What a prepared statement waited for is found out like that of a text.
-func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
-	t.Parallel()
-	w := newWorldOn(t, stack.OwnMySQL(t).Database(t))
-	one := openPool(t, w.dsn, Options{LockWait: 30 * time.Second, MaxOpen: 1})
-	update := func(ctx context.Context) error {
-		tx, err := one.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // or the connection is gone
-		_, err = tx.ExecContext(Repeated(ctx), "UPDATE goods SET n = n + ? WHERE id = 1", 1)
-		return err
-	}
-	for range 2 {
-		assert.OK(t, update(t.Context()))
-	}
-	other := w.session()
-	stack.Exec(t, other.conn, "BEGIN")
-	stack.Exec(t, other.conn, "UPDATE goods SET n = 7")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	ctx, activity := WithActivity(ctx)
-	err := update(ctx)
-	assert.That(t, err != nil, "the statement was not cut off")
-	cut := activity.Cut()
-	require.That(t, cut != nil, "nothing is known of a statement that was cut off")
-	waited, err := cut.End(t.Context(), w.pool)
-	assert.That(t, err == nil && waited, "%v: it waited: %v, %v", cut, waited, err)
-	atRest(t, w.pool)
 }
 
 // Given one connection, when transactions ask for waits of their own, then each has what it asks for, and the others
