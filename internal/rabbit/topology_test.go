@@ -69,43 +69,6 @@ func declare(t *testing.T, c *rabbit.Conn, topo rabbit.TopologyConfig) {
 	require.Get(rabbit.Declare(t.Context(), c, topo))(t)
 }
 
-func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
-	t.Parallel()
-	b := stack.AMQP(t)
-	c := dial(t, b.URL)
-	topo := topology(b)
-	declare(t, c, topo)
-	p := publisher(t, config(b.URL))
-	for i, r := range []rabbit.Publishing{
-		{Exchange: topo.Exchange, Key: "stock.rollback"},
-		{Exchange: topo.Exchange, Key: "stock.other.key"},
-		{Key: rabbit.RetryQueue(topo.Queue, time.Second)},
-		{Exchange: topo.Exchange, Key: "unbound"},
-	} {
-		verdicts(t, p, []rabbit.Publishing{r}, map[int]error{0: map[int]error{3: rabbit.ErrUnroutable}[i]})
-	}
-	s := consume(t, c, topo.Queue, 10)
-	got := collect(t, s, 3)
-	if got[2].Exchange != "" || got[2].RoutingKey != topo.Queue || got[2].Headers["x-death"] == nil {
-		t.Errorf("from the retry queue: %+v", got[2])
-	}
-	require.OK(t, s.Ack(got[2].Tag, true))
-	// Failed beyond the delivery limit of 200, a message lands in the backstop.
-	require.OK(t, s.Cancel(t.Context()))
-	publishN(t, p, topo.Queue, 1)
-	b.Fail(topo.Queue, 201)
-	back := collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)[0]
-	if back.Headers["x-death"] == nil {
-		t.Errorf("from the backstop: %+v", back)
-	}
-	// Dead-lettering is really at least once: the broker keeps a process for it only then.
-	if got := b.Eval(`length([Q || Q <- rabbit_amqqueue:list(), {<<"x-dead-letter-strategy">>, longstr, ` +
-		`<<"at-least-once">>} <- amqqueue:get_arguments(Q), erlang:element(1, Q) =:= amqqueue])`); got == "0" {
-		t.Error("no queue dead-letters at least once")
-	}
-	assert.Is(t, b.Eval(`rabbit_feature_flags:is_enabled(stream_queue)`), "true", "feature flag stream_queue")
-}
-
 func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
