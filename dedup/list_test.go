@@ -411,36 +411,6 @@ func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(keys), "rows for keys")
 }
 
-func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
-	w := newWorld(t)
-	all := entries(1500)
-	assert.OK(t, w.insertSuccess(all[:1200]...))
-	claim := w.claimAt(key("claimed"))
-	w.older(claim.Identity, time.Hour)
-	want := map[Identity]Status{claim.Identity: Processing, key("unknown"): Absent,
-		{"g", "another tag", "order-000000"}: Absent, {"another group", "t", "order-000000"}: Absent}
-	for i, e := range all {
-		if want[e.Identity] = Success; i >= 1200 {
-			want[e.Identity] = Absent
-		}
-	}
-	keys := []Identity{claim.Identity}
-	for k := range want {
-		keys = append(keys, k)
-	}
-	rows := w.lookUp(keys...)
-	for k, status := range want {
-		if rows[k].Status != status || rows[k].Identity != k {
-			t.Fatalf("%v: %+v, want %v", k, rows[k], status)
-		}
-	}
-	row := rows[claim.Identity]
-	off := (row.Age - time.Hour).Abs()
-	assert.That(t, len(rows) == len(want) && off <= time.Minute && row.LeaseLive && row.Wait <= testLease-time.Hour,
-		"%d rows for %d keys; age %v, live %v, wait %v", len(rows), len(want), row.Age, row.LeaseLive, row.Wait)
-	assert.Is(t, len(w.lookUp()), 0, "no key")
-}
-
 // Given a pool of the caller's own, which reads times as it likes, stands on another clock and isolates by REPEATABLE
 // READ, where workers that insert neighbouring keys deadlock, then the log's times are the database's in UTC, and its
 // transactions read what is committed.

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -287,18 +286,6 @@ func TestEveryMigrationSaysWhoCanStillWorkWithIt(t *testing.T) {
 			assert.That(t, s.version == int64(i+1) && s.oldest >= 1 && s.oldest <= s.version, "%s: step %d is %+v", set.name,
 				i+1, s)
 		}
-	}
-}
-
-func TestNeitherOpenNorNewLogDials(t *testing.T) {
-	listener := require.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer listener.Close()
-	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
-	require.Get(NewLog(db, LogOptions{"consumer_log", time.Second, []time.Duration{1}, 1}))(t)
-	require.OK(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(50*time.Millisecond)))
-	if conn, err := listener.Accept(); err == nil {
-		conn.Close()
-		t.Error("Open or NewLog dialled")
 	}
 }
 
