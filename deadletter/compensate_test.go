@@ -29,28 +29,20 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 	}
 }
 
-func TestALetterInItsCoolDownStays(t *testing.T) {
-	w := newWorld(t).dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
-	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
-	for key, minutes := range map[string]int{"old": 61, "twice replayed": 3*60 + 55} {
-		w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MINUTE WHERE msg_key = ?",
-			minutes, key)
-	}
-	w.wantTally(w.replayDue(time.Hour), "replayed 1, not selected 2")
-	w.wantRow(identity("old"), dedup.Failed, 1)
-	w.WantQueues(1, 2)
-}
-
-func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
+func TestALetterInItsCoolDownStaysAndOneThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.most = 3
-	w.dead(dedup.ReasonExhausted, "k")
-	w.Exec("UPDATE consumer_log SET replays = 3")
-	w.MoveBack(time.Hour)
-	for _, parked := range []int{1, 0} { // the second time it is left alone
-		assert.Is(t, w.replayDue(time.Second).Parked, parked, "w.replayDue(time.Second).Parked")
+	w.dead(dedup.ReasonExhausted, "young", "old", "twice replayed", "too often")
+	for key, is := range map[string]struct{ replays, minutes int }{
+		"old": {0, 61}, "twice replayed": {2, 3*60 + 55}, "too often": {3, 24 * 60},
+	} {
+		w.Exec("UPDATE consumer_log SET replays = ?, consumer_timestamp = consumer_timestamp - INTERVAL ? MINUTE WHERE "+
+			"msg_key = ?", is.replays, is.minutes, key)
 	}
-	w.WantQueues(0, 1)
+	w.wantTally(w.replayDue(time.Hour), "replayed 1, not selected 2, parked 1, left 1, parked")
+	w.wantRow(identity("old"), dedup.Failed, 1)
+	assert.Is(t, w.replayDue(time.Hour).Parked, 0, "the second time it is left alone: parked")
+	w.WantQueues(1, 3)
 }
 
 func TestCompensationWaitsForServersThatAreAway(t *testing.T) {

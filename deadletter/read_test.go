@@ -3,38 +3,12 @@ package deadletter_test
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
-
-func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
-	w := newWorld(t)
-	want := names("k", 25)
-	w.dead(dedup.ReasonExhausted, want...)
-	w.inState("applied", dedup.Success)
-	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
-	letters := w.letters()
-	var got []string
-	var after dedup.Cursor
-	for {
-		page, next, err := letters.List(t.Context(), deadletter.Filter{Limit: 10}, after)
-		w.Must(err)
-		for _, l := range page {
-			got = append(got, l.Key)
-		}
-		if after = next; after == "" {
-			break
-		}
-	}
-	slices.Sort(got)
-	assert.Equal(t, got, want, "listed")
-}
 
 func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonPermanent, "k", "other")

@@ -276,15 +276,6 @@ func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
 	w.WantQueues(res.Replayed, 1150-res.Replayed)
 }
 
-func TestProgressEndsAtAllLetters(t *testing.T) {
-	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1150)
-	var steps []deadletter.Progress
-	w.replay(all, deadletter.ReplayOptions{Progress: func(p deadletter.Progress) { steps = append(steps, p) }})
-	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 1150, Found: 1150, Done: 1150}) {
-		t.Errorf("progress = %v, want at least three steps up to 1150 of 1150", steps)
-	}
-}
-
 // Given thousands of letters, which come through wider and wider channels, when they are replayed, then each that was
 // chosen is in the main queue, and each that was not is in its own.
 func TestThousandsOfLettersGoThroughWiderAndWiderChannels(t *testing.T) {

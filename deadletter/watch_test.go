@@ -102,9 +102,11 @@ func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
 	late := sync.OnceFunc(func() { w.letter("late") })
+	var last deadletter.Progress
 	res := require.Get(letters.Replay(t.Context(), ofReason(dedup.ReasonExhausted), deadletter.ReplayOptions{
-		By: "tester", Progress: func(deadletter.Progress) { late() }, // which is not of this run
+		By: "tester", Progress: func(p deadletter.Progress) { late(); last = p }, // which is not of this run
 	}))(t)
+	assert.Is(t, last, deadletter.Progress{Seen: 900, Found: 900, Done: 600}, "progress ends at")
 	w.wantTally(res, "replayed 600, not selected 300")
 	assert.Is(t, res.Seen, 900, "seen")
 	w.WantQueues(600, 301)
