@@ -293,24 +293,6 @@ func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 	}
 }
 
-func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
-	w := newWorld(t)
-	var done, refused atomic.Int32
-	must.Side(20, func(int) {
-		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: "p", By: "anna", Why: "w"}, time.Hour, "")
-		switch {
-		case err == nil:
-			done.Add(1)
-		case errors.Is(err, ErrPaused):
-			refused.Add(1)
-		default:
-			t.Errorf("SetPause: %v", err)
-		}
-	})
-	assert.That(t, done.Load() == 1 && refused.Load() == 19, "%d paused, %d were refused; want 1 and 19", done.Load(),
-		refused.Load())
-}
-
 func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat("<é", 500)
