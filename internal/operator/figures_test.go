@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,60 +34,46 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	if registered.err != nil {
 		t.Fatal(registered.err)
 	}
-	gathered := func() map[string]float64 {
+	says := func(want map[string]float64) {
 		t.Helper()
-		families := require.Get(reg.Gather())(t)
 		got := map[string]float64{}
-		for _, f := range families {
+		for _, f := range require.Get(reg.Gather())(t) {
 			for _, m := range f.GetMetric() {
 				name := f.GetName()
 				for _, label := range m.GetLabel() {
 					name += " " + label.GetValue()
 				}
 				got[name] = m.GetGauge().GetValue()
+				if older := got[name] - want[name]; strings.Contains(name, "seconds") && older > 0 && older < 60 {
+					got[name] = want[name] // a busy machine
+				}
 			}
 		}
 		delete(got, "rollbackd_leader")
-		return got
-	}
-	figures := func() map[string]float64 {
-		t.Helper()
-		require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
-		return gathered()
-	}
-	want := func(got map[string]float64, want map[string]float64) {
-		t.Helper()
-		if len(got) != len(want) {
+		if !maps.Equal(got, want) {
 			t.Errorf("figures %v, want %v", got, want)
-		}
-		for name, v := range want {
-			if got[name] < v || got[name] > v+60 {
-				t.Errorf("%s is %v, want %v", name, got[name], v)
-			}
 		}
 	}
 	// given that nobody has looked yet, then nothing is said, and not that nothing is dead
-	want(gathered(), nil)
+	says(map[string]float64{})
 	// given an empty log, then nothing is old
-	want(figures(), map[string]float64{
+	require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
+	says(map[string]float64{
 		"rollbackd_dead_letters": 0, "rollbackd_oldest_dead_letter_seconds": 0,
 		"rollbackd_oldest_open_seconds processing": 0, "rollbackd_oldest_open_seconds failed": 0,
 	})
 	// given rows of all states
 	for i, row := range []struct{ status, minutes int }{{0, 10}, {0, 20}, {1, 999}, {2, 30}, {3, 100}, {3, 200},
 		{4, 999}} {
-		require.Get(pool.ExecContext(t.Context(),
-			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
-				created_at)
-			VALUES ('g', 't', ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))`, i, row.status,
-			row.minutes))(t)
+		stack.Exec(t, pool, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times,
+			consumer_timestamp, created_at)
+			VALUES ('g', 't', ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))`, i, row.status, row.minutes)
 	}
-	got := figures()
-	want(got, map[string]float64{
+	require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
+	says(map[string]float64{
 		"rollbackd_dead_letters": 2, "rollbackd_oldest_dead_letter_seconds": 200 * 60,
 		"rollbackd_oldest_open_seconds processing": 20 * 60, "rollbackd_oldest_open_seconds failed": 30 * 60,
 	})
-	assert.Is(t, got["rollbackd_dead_letters"], 2, "dead letters")
 }
 
 func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
@@ -112,14 +99,14 @@ func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
 		{row(dedup.Dead, time.Second), "level=WARN msg=m dead.age=1s dead.tag=t dead.key=k dead.attempts=5 dead.replays=2 " +
 			"dead.reason=exhausted"},
 	} {
-		level, attrs := oldestLine(c.oldest, 3*time.Minute)
 		var out bytes.Buffer
-		if len(attrs) > 0 {
-			slog.New(slog.NewTextHandler(&out, nil)).LogAttrs(t.Context(), level, "m", attrs...)
-		}
-		if _, got, _ := strings.Cut(strings.TrimSpace(out.String()), " "); got != c.want {
-			t.Errorf("%s, want %s", got, c.want)
-		}
+		m := Maintenance{d: &Operator{o: Options{Retention: time.Minute}}, MaintenanceOptions: MaintenanceOptions{
+			Logger: slog.New(slog.NewTextHandler(&out, nil)), Overdue: 3 * time.Minute,
+		}}
+		m.warn(t.Context(), c.oldest) // of no letter that is older than a minute
+		m.sayOldest(t.Context(), c.oldest)
+		_, got, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
+		assert.Is(t, strings.Replace(got, `"what waits longest in the consumer log"`, "m", 1), c.want, "it is said")
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 type book struct {
@@ -87,6 +86,11 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 		len(told.Unseen) != 1 {
 		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)
 	}
+	few := w.o
+	few.Most = 1
+	if told := w.order(few, "A"); !told.More || !strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
+		t.Errorf("%+v; want that more rows were not looked into", told)
+	}
 	for _, tc := range []struct{ among, want []string }{
 		{nil, []string{"A", "by-body", "by-escaped-body", "by-reservation", "pruned", "unreadable"}},
 		{[]string{"by-body", "another", "A"}, []string{"A", "by-body"}},
@@ -102,39 +106,6 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	if _, err := (operator.Lookup{Records: w.o.Records, Group: "g"}).OfOrder(t.Context(), "A"); err == nil {
 		t.Error("without the stock tables there is no order, and no error says so")
 	}
-}
-
-func TestALookThroughFewRowsSaysThatThereIsMore(t *testing.T) {
-	w := newBook(t)
-	w.dead(key("late"), `{"order_sn":"A"}`, "no")
-	w.dead(key("latest"), `{"order_sn":"B"}`, "no")
-	few := w.o
-	few.Most = 1
-	told := w.order(few, "A")
-	if len(told.Messages) != 0 || !told.More || len(told.Unseen) != 2 ||
-		!strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
-		t.Errorf("%+v; want nothing, and that more rows were not looked into", told)
-	}
-	if told := w.order(w.o, "A"); !slices.Equal(keys(told), []string{"late dead"}) || told.More {
-		t.Errorf("%+v; want the letter, and no more", told)
-	}
-}
-
-func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
-	w := newBook(t)
-	w.success(key("k"))
-	for _, original := range []dedup.Identity{key("k"), {Group: "g", Tag: "t2", Key: "k"}, key("K")} {
-		id, cause := wire.Conflict(wire.Identified{Identity: original}, []byte("{}"))
-		w.dead(id.Identity, "{}", cause.Error())
-	}
-	filedFor := func(t operator.Told) (all []string) {
-		for _, m := range t.Messages {
-			all = append(all, m.FiledFor)
-		}
-		return all
-	}
-	assert.Equal(t, filedFor(w.ofKey(w.o, "k")), []string{"", "k", "k"}, "the message and two conflicts, filed for")
-	assert.Equal(t, filedFor(w.ofKey(w.o, "k", "t2")), []string{"k"}, "under tag t2 its conflict, filed for")
 }
 
 // Given a message that moves from one status to another just while its key is looked for, status by status, and so is

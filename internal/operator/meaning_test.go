@@ -22,7 +22,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		}
 	}
 	live, due, reopened := row(dedup.Processing, 2), row(dedup.Failed, 2), row(dedup.Failed, 0)
-	putOff, asked := row(dedup.Failed, 0), row(dedup.Failed, 1)
+	putOff, asked, refused := row(dedup.Failed, 0), row(dedup.Failed, 1), row(dedup.Failed, 1)
+	refused.Reason = dedup.ReasonMalformed
 	putOff.Remark, asked.Remark, asked.Wait, asked.Due = "put off: closed", "put off: 429", 0, true
 	live.LeaseLive, due.Due, reopened.Replays = true, true, 1
 	for _, tc := range map[string]struct {
@@ -43,6 +44,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"reopened": {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
 		"dead": {row(dedup.Dead, 5), "confirmed in q.dead, and it had no effect: all 5 attempts failed",
 			"then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"refused": {refused, "It failed for good (malformed, see remark) and gets no further attempt; q.dead does not take " +
+			"its letter yet, and its delivery is held until then", ""},
 		"unknown": {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
 		means, next := operator.Meaning(tc.row, names)
@@ -88,6 +91,8 @@ func TestOfEachKindOfActItIsSaidInWordsWhatItIsOn(t *testing.T) {
 		{operator.KindExpected, `{"publish":true,"force":true,"why":"a lost backup"}`, "force, publish, why a lost backup"},
 		{operator.KindExpected, `{"publish":false}`, ""},
 		{operator.KindMend, `{"adopt":true}`, "adopt"},
+		{operator.KindEdit, `{"tag":"t","key":"k","sent":{"tag":"t","key":"k/edited-1"}}`,
+			"tag t, key k, sent as tag t, key k/edited-1"},
 		{operator.KindPrune, `{"older_than":"24h0m0s"}`, "older than 24h0m0s"},
 		{operator.KindPause, `{"seconds":3600,"until":"2026-11-27T04:00:00Z"}`, "seconds 3600, until 2026-11-27T04:00:00Z"},
 		{operator.KindReconcile, "null", ""},

@@ -3,66 +3,15 @@ package operator_test
 import (
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
-
-func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testing.T) {
-	w := newWorld(t).dead("no", names("a", 3)...)
-	at := w.preview(operator.KindReplay, all).At
-	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
-	for name, issued := range map[string]bool{"an Idempotency-Key": false, "the token of a form": true} {
-		r := operator.OnceRequest{Name: "key-1", Hash: sha256.Sum256([]byte(name)), Issued: issued}
-		filter := deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}, Error: "o"}
-		if issued {
-			r.Name, filter.Error = require.Get(w.desk.Issue(t.Context(), anna))(t), "n"
-		}
-		before := w.Number("SELECT COUNT(*) FROM consumer_log_act")
-		answers := make([]string, 100)
-		var wg sync.WaitGroup
-		for i := range answers {
-			wg.Go(func() {
-				o, answer, err := desks[i%2].Begin(t.Context(), anna, r)
-				for errors.Is(err, operator.ErrRunning) {
-					o, answer, err = desks[i%2].Begin(t.Context(), anna, r)
-				}
-				if o != nil {
-					a, startErr := desks[i%2].Start(t.Context(), anna, operator.Request{
-						ID: o.ActID, Kind: operator.KindDiscard, Why: name, CutOff: at, Filter: filter,
-					})
-					answer = &operator.Answer{Status: 202, ContentType: "text/plain", Location: "/acts/" + a.ID, Body: []byte(a.ID)}
-					err = errors.Join(startErr, o.Finish(t.Context(), *answer))
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				answers[i] = fmt.Sprintf("%d %s %s %s", answer.Status, answer.ContentType, answer.Location, answer.Body)
-			})
-		}
-		wg.Wait()
-		assert.Is(t, len(slices.Compact(answers)), 1, "%s: answers %v", name, answers)
-		assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_act")-before, 1, "%s: acts", name)
-		// another person, or another body
-		o, answer, err := w.desk.Begin(t.Context(), bert, r)
-		if issued != errors.Is(err, operator.ErrNotIssued) || answer != nil || (o != nil) == issued {
-			t.Errorf("%s: another person: %v, %v, %v", name, o, answer, err)
-		}
-		r.Hash = sha256.Sum256([]byte("x"))
-		_, _, err = w.desk.Begin(t.Context(), anna, r)
-		assert.Error(t, err, operator.ErrOtherRequest, "%s: another request", name)
-	}
-}
 
 func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T) {
 	w := newWorld(t).dead("no", names("a", 3)...)
@@ -74,6 +23,8 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	require.Get(w.desk.Start(t.Context(), anna, ask))(w.T)
 	_, _, err := w.desk.Begin(t.Context(), anna, r)
 	assert.Error(t, err, operator.ErrRunning, "while its lease lives")
+	other := require.First(w.desk.Begin(t.Context(), bert, r))(t)
+	assert.Is(t, other != nil && other.ActID != first.ActID, true, "another person's request of that name is another")
 	// when the lease is over and the request comes again
 	w.Exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
 	second, answer, err := w.newDesk().Begin(t.Context(), anna, r)
@@ -151,6 +102,8 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
 	}
+	_, _, err := w.desk.Begin(t.Context(), bert, operator.OnceRequest{Name: token, Issued: true})
+	assert.Error(t, err, operator.ErrNotIssued, "given to another person")
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_once"), 0, "rows were written before one was used")
 	o := require.First(w.newDesk().Begin(t.Context(), anna, operator.OnceRequest{Name: token, Issued: true}))(t)
 	assert.Is(t, o != nil, true, "on another daemon it is taken")

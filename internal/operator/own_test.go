@@ -3,66 +3,44 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-// Given a daemon that is free, when a process does something itself, then it is one act with who, a clean why, its
-// worker and how far it is; nobody else takes it up, and its result is kept.
-func TestWhatAProcessDoesItselfIsAnActToo(t *testing.T) {
+// Given something that a process does itself, then it is one act, which says how far it is; when anybody stops it, it
+// ends as stopped; and when it fails, the act says why.
+func TestWhatAProcessDoesItselfIsAnActThatCanBeStoppedAndFail(t *testing.T) {
 	w := newWorld(t)
-	w.daemon()
-	r := operator.TaskRequest{
-		Kind: operator.KindReplay, Why: "\x1b[31mthe shelf\n is \u202eback\x00", Detail: operator.Request{Filter: all},
-	}
-	err := w.desk.Do(t.Context(), anna, r, func(_ context.Context, task operator.Task) (operator.Result, error) {
+	ask := operator.TaskRequest{Kind: operator.KindReplay, Detail: operator.Request{Filter: all}}
+	var id string
+	err := w.desk.Do(t.Context(), anna, ask, func(ctx context.Context, task operator.Task) (operator.Result, error) {
+		id = operator.ActIn(task.By)
 		task.Letters(deadletter.Progress{Found: 9, Done: 4})
 		w.Eventually("how far it is", func() (string, bool) {
-			a := w.act(task.Act.ID)
-			return a.Owner, a.Progress.Done == 4 && a.Progress.Matched == 9
+			a := w.act(id)
+			return fmt.Sprintf("%+v", a), a.Progress.Done == 4 && a.Progress.Matched == 9 && a.State == operator.Running &&
+				a.Owner != "" && a.Silent == 0
 		})
-		a := w.act(operator.ActIn(task.By))
-		if a.State != operator.Running || a.Actor != "anna" || a.Owner == "" || a.Terms != 0 || a.Silent != 0 {
-			t.Errorf("while it goes on: %+v", a)
-		}
-		assert.Is(t, a.Why, "[31mthe shelf is back", "why")
-		return operator.Result{Replayed: 5}, nil
-	})
-	acts := w.acts(operator.ActFilter{State: operator.Done})
-	if err != nil || len(acts) != 1 || acts[0].Result.Replayed != 5 || acts[0].Progress.Done != 5 ||
-		acts[0].Ended.IsZero() || acts[0].Sweeping {
-		t.Fatalf("in the end %+v, %v", acts, err)
-	}
-}
-
-// Given something that a process does itself, when anybody stops it, then it ends as stopped; and when it fails, the
-// act says why.
-func TestWhatAProcessDoesItselfCanBeStoppedAndFail(t *testing.T) {
-	w := newWorld(t)
-	prune := operator.TaskRequest{Kind: operator.KindPrune}
-	var id string
-	err := w.desk.Do(t.Context(), anna, prune, func(ctx context.Context, task operator.Task) (operator.Result, error) {
-		id = task.Act.ID
 		require.Get(w.desk.Stop(t.Context(), bert, id))(t)
 		<-ctx.Done()
-		return operator.Result{Deleted: 3}, ctx.Err()
+		return operator.Result{Replayed: 5}, ctx.Err()
 	})
 	a := w.act(id)
 	if err == nil || !strings.Contains(err.Error(), "somebody stopped it") || a.State != operator.Stopped ||
-		a.StopBy != "bert" || a.Result.Deleted != 3 {
+		a.StopBy != "bert" || a.Result.Replayed != 5 || a.Progress.Done != 5 || a.Ended.IsZero() || a.Sweeping {
 		t.Errorf("stopped: %v, %+v", err, a)
 	}
 	if _, err := w.desk.Stop(t.Context(), bert, id); err != nil && !errors.Is(err, operator.ErrEnded) {
 		t.Error(err)
 	}
 	broken := errors.New("the broker is away")
-	err = w.desk.Do(t.Context(), anna, prune, func(_ context.Context, task operator.Task) (operator.Result, error) {
+	err = w.desk.Do(t.Context(), anna, ask, func(_ context.Context, task operator.Task) (operator.Result, error) {
 		id = task.Act.ID
 		return operator.Result{}, broken
 	})
@@ -107,37 +85,6 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	if failed := w.acts(operator.ActFilter{State: operator.Failed}); len(failed) != 1 || failed[0].ID != own {
 		t.Errorf("failed acts %+v", failed)
 	}
-}
-
-// Given a table of acts that is locked, or missing, when a process does something itself, then it is told once that it
-// is not written down, and the work is done.
-func TestARecordThatCannotBeWrittenIsNotInTheWay(t *testing.T) {
-	w := newWorld(t)
-	var told []error
-	d := w.newDesk(func(o *operator.Options) { o.Unwritten = func(err error) { told = append(told, err) } })
-	does := func() {
-		t.Helper()
-		done := false
-		told = nil
-		ask := operator.TaskRequest{Kind: operator.KindReplay}
-		err := d.Do(t.Context(), anna, ask, func(_ context.Context, task operator.Task) (
-			operator.Result, error) {
-			task.Letters(deadletter.Progress{})
-			done = task.By == "anna"
-			return operator.Result{}, nil
-		})
-		if err != nil || !done || len(told) != 1 {
-			t.Errorf("done %v, %v, told %v", done, err, told)
-		}
-	}
-	conn, err := w.Pool.Conn(t.Context())
-	w.Must(err)
-	require.Get(conn.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"))(w.T)
-	does()
-	require.Get(conn.ExecContext(t.Context(), "UNLOCK TABLES"))(w.T)
-	w.Exec("DROP TABLE consumer_log_act")
-	does()
-	_ = conn.Close()
 }
 
 // doOwn is what a child does that has an act of its own.

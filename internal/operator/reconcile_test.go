@@ -54,6 +54,12 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 	r := w.run(nil)
 	w.wantFound(r, "overdue lease long over", "overdue long due")
 	assert.Is(t, r.Findings[0].Hindrance != "", true, "it says that its body is not kept")
+	// nor is one sent again whose letter is refused: its delivery waits
+	w.Exec("UPDATE consumer_log SET reason = 'malformed' WHERE msg_key = 'long due'")
+	r = w.run(func(o *operator.Reconciliation) { o.Republish = true })
+	w.wantFound(r, "overdue lease long over", "overdue long due")
+	assert.Is(t, r.Findings[1].Hindrance, operator.LetterRefused, "of the refused one it says")
+	assert.Is(t, [2]int{r.Open(), w.Broker.Depth(w.Queue)}, [2]int{2, 0}, "left, and sent")
 	r = w.run(func(o *operator.Reconciliation) { o.Overdue = time.Minute })
 	assert.Is(t, len(r.Findings), 4, "after a minute: %q", found(r))
 }
@@ -69,6 +75,8 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 		o.Progress = func(what string, seen int) {
 			if what == "reservations" && !moved {
 				moved = true
+				w.Dead(dedup.ReasonExhausted, "no", "on its way") // whose row is yet to come
+				w.Exec("DELETE FROM consumer_log WHERE msg_key = 'on its way'")
 				w.Exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, consumer_timestamp = " +
 					"UTC_TIMESTAMP(6) WHERE msg_key = 'moving'")
 			}

@@ -42,22 +42,6 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 		"events name the run")
 }
 
-// Given two daemons and twenty persons who start a run of the same letters at once, then one run begins, and the
-// others are told of it.
-func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
-	w := newWorld(t).dead("no", names("a", 20)...)
-	at := w.preview(operator.KindReplay, all).At
-	// given two desks, each with ten persons who click at once, and no daemon
-	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
-	id := w.oneBegins(20, func(i int) (operator.Act, error) {
-		return desks[i%2].Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: all, CutOff: at})
-	})
-	// when it has ended, then the set may be run again
-	w.daemon()
-	w.ends(id)
-	w.start(operator.Request{Filter: all})
-}
-
 // Given a run whose daemon is killed with SIGKILL, when another one is there, then it goes on, every letter has its
 // effect once, and the counts are exact.
 func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
@@ -120,7 +104,9 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	stop()
 	// then another goes on at once, without waiting for the lease
 	began := time.Now()
-	w.daemon()
+	next := w.newDesk()
+	next.LookEvery(time.Millisecond) // for stops too, more often than a walk through the queue takes
+	w.works(next)
 	w.Eventually("the next has it", func() (string, bool) {
 		have := w.act(a.ID)
 		return fmt.Sprintf("%+v", have), have.Terms == 2
@@ -133,8 +119,9 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	w.ends(a.ID)
 	t.Logf("it had ended %v after it was asked to stop", time.Since(began).Round(10*time.Millisecond))
 	a = w.swept(a.ID)
-	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 {
-		t.Errorf("%s by %q: %+v", a.State, a.StopBy, a.Result)
+	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 ||
+		a.Result.Swept != a.Result.Replayed || a.Terms != 3 {
+		t.Errorf("%s by %q in %d terms, of which one is for the walk: %+v", a.State, a.StopBy, a.Terms, a.Result)
 	}
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"), a.Result.Replayed,
 		"rows are replayed, the act says")
@@ -142,23 +129,6 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil && !errors.Is(err, operator.ErrEnded) {
 		t.Errorf("stopped again: %v", err)
 	}
-}
-
-// Given a run that somebody has stopped, and a daemon that looks for stops more often than a walk through the queue
-// takes, then the walk comes to its end all the same, and the stale letters are gone.
-func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
-	w := newWorld(t)
-	a := w.consumedRun(100, operator.Request{Rate: 20})
-	d := w.newDesk()
-	d.LookEvery(time.Millisecond)
-	w.works(d)
-	w.replayedSoFar(a.ID, 5)
-	require.Get(w.desk.Stop(t.Context(), bert, a.ID))(w.T)
-	a = w.swept(a.ID)
-	if a.State != operator.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
-		t.Errorf("%s in %d terms, want one for its letters and one for the walk: %+v", a.State, a.Terms, a.Result)
-	}
-	w.wantLetters(100 - a.Result.Replayed)
 }
 
 func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
@@ -222,25 +192,6 @@ func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
 	w.wantReplayed(w.swept(w.start(operator.Request{Filter: all}).ID), 10)
 	w.wantApplied(10)
 	w.wantLetters(0)
-}
-
-// Given a daemon that looks for work once in an hour, then a run that is begun at its own desk does not wait for that.
-func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
-	w := newWorld(t).dead("no", names("a", 2)...)
-	d := w.newDesk()
-	d.LookEvery(time.Hour)
-	begin := func(key string) string {
-		t.Helper()
-		f := deadletter.Filter{Keys: []string{key}}
-		a := require.Get(d.Start(t.Context(), anna, operator.Request{
-			Kind: operator.KindDiscard, Filter: f, CutOff: w.preview(operator.KindDiscard, f).At, Why: "never paid",
-		}))(w.T)
-		return a.ID
-	}
-	first := begin("a-00000") // found by the first look, after which the daemon waits for the hour to pass
-	w.works(d)
-	w.ends(first)
-	w.wantEnded(w.ends(begin("a-00001")), operator.Done, "1 discarded")
 }
 
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in

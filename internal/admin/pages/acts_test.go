@@ -78,10 +78,15 @@ func TestThePageOfAnActSaysWhatBecameOfIt(t *testing.T) {
 		a := require.Get(w.desk.Ask(t.Context(), operator.Actor{Name: who}, operator.TaskRequest{Kind: "slow"}))(t)
 		acts = append(acts, a.ID)
 	}
-	for _, who := range []string{"anna", "bert", hostile[:40]} {
-		ask(who)
+	hold := func() {
+		w.exec("UPDATE consumer_log_act SET owner = 'host/1/x', lease_until = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
 	}
-	w.exec("UPDATE consumer_log_act SET owner = 'host/1/x', lease_until = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
+	ask("anna")
+	ask("bert")
+	hold()
+	ask(hostile[:40])
+	w.says("/x/acts/"+acts[2], http.StatusOK, "!It waits for a place.") // two of three are taken
+	hold()
 	ask("carl")
 	texts := []string{"It waits for a place.", "slow by bert", "!" + hostile[:40]}
 	for _, holder := range acts[:3] {
