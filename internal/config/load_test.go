@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -70,22 +69,6 @@ func problems(t *testing.T, changes map[string]string) []Problem {
 		t.Errorf("Load returns %v together with an error, want the zero Config", fieldValues(cfg))
 	}
 	return bad.Problems
-}
-
-func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
-	got := fieldValues(load(t, nil))
-	engine := consumer.Defaults()
-	engine.AMQPURLs = []string{"amqp://guest:guest@localhost:5672/"}
-	engine.MySQLDSN = "root:secret@tcp(127.0.0.1:3306)/shop"
-	engine.RedisURL, engine.Prefetch = "redis://localhost:6379/0", 2000
-	engine.Group, engine.RoutingKeys = "stock-rollback", []string{"stock.rollback"}
-	want := fieldValues(Config{
-		Config: engine, Handler: "stock", EmptyRollback: "retry", HTTPAddr: "127.0.0.1:8080", LogLevel: slog.LevelInfo,
-		LogFormat: "auto", HTTPTimeout: 5 * time.Second, HTTPConcurrency: 64,
-	})
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("defaults (-want +got):\n%s", diff)
-	}
 }
 
 // Given the settings of testdata/fields.txt, then the fields have the values that stand below them. -update rewrites

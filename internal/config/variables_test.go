@@ -12,7 +12,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/golden"
 )
 
 // prefixes are compared as they are: they have no fields that another package could look into.
@@ -83,29 +82,6 @@ func TestVariablesAreDescribed(t *testing.T) {
 		assert.Is(t, v.Required, (v.Default == "" && !v.empty), "%s: Required with default %q", v.Name, v.Default)
 		if strings.ContainsAny(v.Default+v.Range+v.Meaning, "\n") {
 			t.Errorf("%s is described on more than one line", v.Name)
-		}
-	}
-}
-
-func TestMarkdownIsTheTableOfTheDocumentation(t *testing.T) {
-	golden.Is(t, "testdata/variables.md", Markdown())
-}
-
-func TestSettingsTellValueAndSource(t *testing.T) {
-	path := t.TempDir() + "/group"
-	write(t, path, "from-a-file\n")
-	settings := load(t, map[string]string{"ROLLBACKD_GROUP_FILE": path, "ROLLBACKD_LANES": "8"}).Settings()
-	assert.Is(t, len(settings), len(Variables()), "settings")
-	want := []Setting{
-		{Name: "ROLLBACKD_GROUP", Value: "from-a-file", Source: FromFile, File: path},
-		{Name: "ROLLBACKD_LANES", Value: "8", Source: FromEnvironment},
-		{Name: "ROLLBACKD_PREFETCH", Value: "2000", Source: FromDefault},
-		{Name: "ROLLBACKD_ADMIN_TOKEN", Value: "", Source: FromDefault},
-		{Name: "ROLLBACKD_AMQP_URL", Value: "amqp://guest:***@localhost:5672/", Source: FromEnvironment},
-	}
-	for _, w := range want {
-		if !slices.Contains(settings, w) {
-			t.Errorf("%+v is not among %+v", w, settings)
 		}
 	}
 }
