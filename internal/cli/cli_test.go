@@ -2,11 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -114,23 +112,6 @@ var goodEnviron = []string{
 	"ROLLBACKD_AMQP_URL=amqp://u:hunter2@h/", "ROLLBACKD_MYSQL_DSN=u:hunter2@tcp(h:1)/d", "ROLLBACKD_REDIS_URL=off",
 }
 
-// fullDisk refuses every write.
-type fullDisk struct{}
-
-func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
-
-func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
-	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"config"}, {"config", "-o", "json"},
-		{"config", "-o", "markdown"}} {
-		var stderr bytes.Buffer
-		code := run(t.Context(), append([]string{"consumer"}, args...), goodEnviron, strings.NewReader(""), fullDisk{},
-			&stderr)
-		if code != exitFailed || stderr.String() != "consumer: write the output: no space left on device\n" {
-			t.Errorf("%v: exit %d, stderr %q; want 1 and the reason, once", args, code, stderr.String())
-		}
-	}
-}
-
 func TestUsageTextTakesTheProgramsOwnName(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"/opt/rollbackd", "version", "--help"}, nil, strings.NewReader(""), &stdout,
@@ -148,44 +129,21 @@ func TestUsageTextTakesTheProgramsOwnName(t *testing.T) {
 		"no arguments at all: exit")
 }
 
-func TestExitCodeFollowsTheError(t *testing.T) {
-	for name, tc := range map[string]struct {
-		err    error
-		code   int
-		stderr string
-	}{
-		"none":    {nil, exitDone, ""},
-		"failure": {errors.New("RabbitMQ is away"), exitFailed, "consumer: RabbitMQ is away\n"},
-		"usage": {command.Usagef("--since must come before --until"), exitUsage, "consumer: --since must come before " +
-			"--until\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			code, stderr := execute(t, t.Context(), func(context.Context, *command.Call) error { return tc.err })
-			if code != tc.code || stderr != tc.stderr {
-				t.Errorf("exit %d, stderr %q; want %d, %q", code, stderr, tc.code, tc.stderr)
-			}
-		})
-	}
-}
+// fullDisk refuses every write.
+type fullDisk struct{}
 
-func TestInterruptedCommandFailsAndSaysSo(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	code, stderr := execute(t, ctx, func(ctx context.Context, _ *command.Call) error {
-		cancel()
-		return ctx.Err()
-	})
-	if code != exitFailed || stderr != "consumer: interrupted before it was done\n" {
-		t.Errorf("exit %d, stderr %q; want 1 and that it was interrupted", code, stderr)
-	}
-}
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// execute runs one command that does this below a root of its own.
-func execute(t *testing.T, ctx context.Context, do command.Work) (code int, stderr string) {
-	var errOut bytes.Buffer
-	a := &command.App{Program: "consumer", Stderr: &errOut, Stdout: io.Discard, Now: time.Now}
-	root := newRoot(a, command.Command{Use: "probe", Needs: command.NeedsNothing,
-		Flags: func(*command.Flags) command.Work { return do }})
-	return perform(ctx, a, root, []string{"probe"}), errOut.String()
+func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"config"}, {"config", "-o", "json"},
+		{"config", "-o", "markdown"}} {
+		var stderr bytes.Buffer
+		code := run(t.Context(), append([]string{"consumer"}, args...), goodEnviron, strings.NewReader(""), fullDisk{},
+			&stderr)
+		if code != exitFailed || stderr.String() != "consumer: write the output: no space left on device\n" {
+			t.Errorf("%v: exit %d, stderr %q; want 1 and the reason, once", args, code, stderr.String())
+		}
+	}
 }
 
 func TestWarningsOfTheConfigurationGoToStderr(t *testing.T) {

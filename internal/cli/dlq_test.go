@@ -152,8 +152,9 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 		strings.NewReader(""), &out, &stderr)
 	var res deadletter.Result
 	if err := json.Unmarshal([]byte(out.String()), &res); err != nil || code != exitFailed || res.Replayed != 1 ||
-		res.Unseen != 2 {
-		t.Errorf("exit %d, %v, %s %s; want one replayed, two left", code, err, out.String(), stderr.String())
+		res.Unseen != 2 || !strings.Contains(stderr.String(), "interrupted before it was done") {
+		t.Errorf("exit %d, %v, %s %s; want one replayed, two left, and that it was interrupted", code, err, out.String(),
+			stderr.String())
 	}
 }
 

@@ -11,12 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -190,33 +187,4 @@ func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
 	s.classicRow(db, "A-1", 1)
 	a.do("", args...)
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-}
-
-// Given the real program, when it is killed in the middle of passes again and again, then the next ones go on, and in
-// the end every row is there once.
-func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
-	s := migrated(t)
-	const rows = 16_000
-	var b strings.Builder
-	for i := range rows {
-		fmt.Fprintf(&b, ",('cancel_group','cancel','%06d','{}',%d,1)", i, []int{1, 1, 1, 2}[i%4])
-	}
-	s.exec(classicTable, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, "+
-		"consumer_times) VALUES "+b.String()[1:])
-	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
-	for kill := range 3 {
-		p := require.Get(program.Start(program.Options{Path: program.Shared(t), Args: args, Env: s.environ}))(t)
-		s.eventually(1, fmt.Sprintf("SELECT COUNT(*) >= %d FROM consumer_log", (kill+1)*2500))
-		require.OK(t, p.Kill())
-	}
-	var r legacyimport.Report
-	stderr, code := s.reads(&r, append(args, "--no-wait", "-o", "json")...)
-	require.Is(t, code, exitDone, "%s", stderr)
-	whole := r.Counts[legacyimport.Success] == rows*3/4 && r.Counts[legacyimport.Open] == rows/4
-	if !r.Resumed { // the last one was faster than its death
-		whole = r.Counts[legacyimport.There] == rows
-	}
-	assert.That(t, r.Finished && r.Rows == rows && whole, "report: %+v", r)
-	s.eventually(rows, "SELECT COUNT(*) FROM consumer_log")
-	s.eventually(rows/4, "SELECT COUNT(*) FROM consumer_log_event")
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -173,50 +171,6 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s.golden("reconcile")
 }
 
-// Given a daemon that applies, dead-letters and takes replays all the time, when reconcile runs beside it, then it
-// reports nothing that is only on its way.
-func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
-	s := migrated(t, "ROLLBACKD_MAX_DEAD_RATE=off")
-	db := s.db()
-	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0)")
-	s.daemon()
-	// given a daemon that applies, dead-letters and takes replays all the time
-	stop, done := make(chan struct{}), make(chan struct{})
-	defer func() { close(stop); <-done }() // also when a look fails
-	go func() {
-		defer close(done)
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			var bodies strings.Builder
-			for i := range 50 {
-				order := fmt.Sprintf("order-%d-%d", n, i)
-				fmt.Fprintf(&bodies, "{\"order_sn\":%q}\n", order)
-				if i%2 == 0 {
-					_, err := db.ExecContext(t.Context(), "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) "+
-						"VALUES (?, 1, 2, 1)", order)
-					assert.OK(t, err)
-				}
-			}
-			s.answers(exitDone, "", bodies.String(), "publish", "--key-field", "order_sn")
-			if n%3 == 2 {
-				if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--no-wait"); code != exitDone &&
-					!strings.Contains(stderr, "stay") {
-					t.Error(stderr)
-				}
-			}
-		}
-	}()
-	for look := range 4 {
-		if report, _ := s.reconcileJSON(); len(report.Findings) > 0 {
-			t.Errorf("look %d: %+v; want nothing, everything is only in motion", look, report.Findings)
-		}
-	}
-}
-
 func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct {
@@ -236,11 +190,11 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 		"failed": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "failed"},
 			"x run    # its next attempt"},
 		"odd order": {operator.Finding{
-			Kind: operator.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t",
+			Kind: operator.NamedNotReleased, Was: stock.Reserved, Order: `it's a\b`, Tag: "t",
 			Items: []operator.Item{{SKU: 1, Quantity: 2}},
 		}, `printf '%s\n' ` +
-			`'{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],` +
-			`"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
+			`'{"order_sn":"it'\''s a\\b","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],` +
+			`"repair":"repair/it'\''s a\\b/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
 		"deducted": {operator.Finding{Kind: operator.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3},
 			"UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'612762' AND sku_id = " +
 				"3    -- "},
@@ -253,30 +207,6 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 	for _, kind := range operator.FindingKinds() {
 		if f := (operator.Finding{Kind: kind}); kind.Means() == "" || strings.Contains(f.Cure("x", now), "log explain") {
 			t.Errorf("%s has no explanation or no cure of its own", kind)
-		}
-	}
-}
-
-func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
-	for _, order := range []string{`a\b`, `a\nb`, `tab\c`, "20261121-0001", `it's "$(x)" & <y>`} {
-		f := operator.Finding{
-			Kind: operator.SuccessNotReleased, Tag: "stock.rollback", Key: order, Order: order,
-			Items: []operator.Item{{SKU: 1, Quantity: 2}},
-		}
-		command := f.Cure("x", time.Now())
-		echo, publish, _ := strings.Cut(command, " | ")
-		body := require.Get(exec.CommandContext(t.Context(), "sh", "-c", echo).Output())(t)
-		sources, _ := wire.ParseKeySources("json:/order_sn") // the setting under which a key is the order's number
-		tag := publish[strings.LastIndex(publish, " ")+1:]
-		id, err := wire.Identify("g", sources, "q", rabbit.Delivery{
-			Message: rabbit.Message{Type: tag, Body: []byte(strings.TrimSuffix(string(body), "\n"))},
-		})
-		if err != nil || id.Identity.Key != order {
-			t.Errorf("order %q: %s\ngives %q: key %q, %v", order, command, body, id.Identity.Key, err)
-		}
-		if id.Identity.Tag == f.Tag && id.Identity.Key == f.Key {
-			t.Errorf("order %q: the message has the identity of the one that is success, and another body: it ends as conflict",
-				order)
 		}
 	}
 }
