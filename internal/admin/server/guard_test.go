@@ -337,29 +337,6 @@ func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 	}
 }
 
-// Given a base path, then what is guarded answers below it, and at the root for a proxy that cuts it off; probes answer
-// to anybody.
-func TestWhatIsGuardedAnswersBelowTheBasePath(t *testing.T) {
-	g := newGuard(t, GuardOptions{Token: func() string { return "tok" }, BasePath: "/x/y"}, io.Discard)
-	h := Options{
-		Health: func() Readiness { return Readiness{Consuming: true} }, Guard: g, Logger: slog.New(slog.DiscardHandler),
-		Guarded: map[string]http.Handler{"/a/": g.Protect(Act, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, r.URL.Path)
-		}))},
-	}.handler()
-	for path, want := range map[string]string{
-		"/a/b": "401", "/x/y/a/b": "401", "/a/b?tok": "/a/b", "/x/y/a/b?tok": "/a/b", "/healthz": "ok", "/x/a/b?tok": "404",
-	} {
-		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
-		if strings.HasSuffix(path, "?tok") {
-			r.Header = token("tok")
-		}
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		assert.Has(t, strings.TrimSpace(w.Body.String()), want, "%s: HTTP %d", path, w.Code)
-	}
-}
-
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	require.OK(t, os.WriteFile(path, []byte(text), 0o600))
