@@ -195,6 +195,8 @@ func (p *program) acts() {
 	paused := p.ask(http.MethodPost, "/api/v1/pause", why, append(by(anna), "Idempotency-Key", "pause-1")...)
 	paused.is(p.t, http.StatusCreated, "")
 	assert.Has(p.t, paused.Header.Get("Location"), prefix+"/api/v1/acts/", "the pause is at")
+	p.ask(http.MethodPost, "/api/v1/pause", why, append(by(anna), "Idempotency-Key", "pause-2")...).
+		is(p.t, http.StatusConflict, paused.Header.Get("Location"))
 	poll.Until(p.t, "it is paused", func() bool {
 		return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusServiceUnavailable
 	})

@@ -127,7 +127,7 @@ func TestAcceptStatementsAmongFaults(t *testing.T) {
 
 // Given a service that knows a call again by its key, then goods are back once, and no message has had two keys.
 func TestAcceptCallsAmongFaults(t *testing.T) {
-	suited(t, func() []string { _, settings := startStock(t); return settings }).passes(invariant(
+	suited(t, func() []string { return startStock(t) }).passes(invariant(
 		released+" UNION ALL SELECT 'keys', COUNT(*) FROM service_key HAVING COUNT(*) <> 20", "DELETE FROM service_key"))
 }
 

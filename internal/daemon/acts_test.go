@@ -146,33 +146,6 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	w.rest(first, second)
 }
 
-// Given a `dlq replay` that waits for the daemon's pace, when its process is killed in the middle, then the page of its
-// act says within five seconds that its worker is gone.
-func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
-	w, _, fleet := deadOrders(t, 5, 1)
-	d := fleet[0]
-	replay := w.command("dlq", "replay", "--all", "--rate", "0.01")
-	act := ""
-	w.eventually("the replay has begun", func() bool {
-		err := w.db.QueryRowContext(t.Context(), "SELECT id FROM consumer_log_act WHERE state = 'running'").Scan(&act)
-		return err == nil
-	})
-	sees := func() string { return asks(t, d, rita, "/acts/"+act, nil).page }
-	if page := sees(); strings.Contains(page, "Its worker is gone") || !strings.Contains(page, "running") {
-		t.Errorf("while it goes on the page says\n%s", page)
-	}
-	w.kill(replay)
-	gone := time.Now()
-	w.eventually("the page says that the worker is gone", func() bool {
-		asked := time.Since(gone) // late on a busy machine, and then it has to say so
-		says := strings.Contains(sees(), "Its worker is gone")
-		if !says && asked > 5*time.Second {
-			t.Errorf("asked after %v it does not say so", asked)
-		}
-		return says
-	})
-}
-
 // checksums are those of all tables but those in which acts are written down, and what daemons write from time to time
 // whatever is asked of them: who keeps house, and the figures of a minute.
 func (w *world) checksums() map[string]string {

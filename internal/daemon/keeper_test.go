@@ -59,13 +59,14 @@ func (w *world) row(key string, status dedup.Status, age time.Duration) {
 		[]byte(key), int(status), int(age.Seconds()))
 }
 
-// Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session
-// is killed, or its process, the other one takes over and does it.
+// Given a fleet of two, then one of them is elected, says what waits longest, and deletes what has outlived its
+// retention; and when its session is killed, or its process, the other one takes over and does it. Each warns once of a
+// letter that is older than its successes are remembered.
 func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	w := newWorld(t, "LOG_RETENTION", "24h")
 	const day = 24 * time.Hour
 	w.row("young", dedup.Success, day-time.Hour)
-	w.row("dead", dedup.Dead, day-time.Hour)
+	w.row("dead", dedup.Dead, day+time.Hour)
 	first := w.join()
 	w.eventually("the first is elected", func() bool { return first.elections() == 1 })
 	second := w.join()
@@ -91,6 +92,14 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 		return got > 0 && got < 60
 	})
 
+	w.eventually("it has said what waits longest", func() bool {
+		return strings.Contains(first.log.String(), "what waits longest")
+	})
+	for _, m := range []member{first, second} {
+		is(w, "warnings of a letter that is older than rows are kept", strings.Count(m.log.String(),
+			"ROLLBACKD_LOG_RETENTION is shorter"), 1)
+	}
+
 	// when the session is killed that was elected
 	w.exec("KILL ?", w.leader())
 	w.eventually("the second is elected", func() bool { return second.elections() == 1 })
@@ -108,31 +117,6 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	w.stop(first.Process)
 	is(w, "dead rows are left", w.rows(dedup.Dead), 1)
 	assert.Is(t, w.leader(), 0, "connection holds the lock although nobody runs")
-}
-
-// Given a letter that is older than the log remembers successes, then every daemon says so at its start, once; and the
-// elected one says what waits longest.
-func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
-	w := newWorld(t, "LOG_RETENTION", "24h")
-	const warning, oldest = "ROLLBACKD_LOG_RETENTION is shorter", "what waits longest"
-	quiet := w.join()
-	w.ready(quiet.Process)
-	w.eventually("elected", func() bool { return quiet.elections() == 1 })
-	w.row("letter", dedup.Dead, 25*time.Hour)
-	warned := w.join()
-	w.eventually("the warning", func() bool { return strings.Contains(warned.log.String(), warning) })
-	w.stop(quiet.Process)
-	w.eventually("what waits longest", func() bool {
-		return strings.Contains(warned.log.String(), oldest)
-	})
-	w.stop(warned.Process)
-	if s := quiet.log.String(); strings.Contains(s, warning) || strings.Contains(s, oldest) {
-		t.Errorf("there was nothing to say, but it says\n%s", s)
-	}
-	is(w, "warnings", strings.Count(warned.log.String(), warning), 1)
-	for _, s := range []string{`"key":"letter"`, `"reason":"permanent"`, `"age":"25h`} {
-		assert.Has(t, warned.log.String(), s, "the log does not say")
-	}
 }
 
 // mailbox is a webhook's receiver.

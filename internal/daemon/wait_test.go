@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -127,36 +126,6 @@ func TestSIGTERMDrains(t *testing.T) {
 	w.judge(oracle.Allowance{Queued: true})
 }
 
-// Given two daemons amid a backlog, when both are told to go, as KEDA does it at zero, while messages still come, then
-// both end with 0 in the time that a pod has, and hold nothing. What was not theirs to finish waits, and those that
-// come back apply it: each effect once, for one attempt.
-func TestScalingToZeroAndBackUnderLoadLosesNothing(t *testing.T) {
-	const atFirst, meanwhile, grace = 3000, 500, 40 * time.Second
-	w := newWorld(t, "LANES", "1", "BATCH_SIZE", "20")
-	sent := w.route.Rollbacks(w.open(atFirst + meanwhile))
-	w.publish(sent[:atFirst]...)
-	free := w.lockStock() // so that none is through the backlog before the other has begun
-	first := []*program.Process{w.start(), w.start()}
-	w.eventually("both consume", func() bool { return w.broker.Consumers(w.config().Queue) == len(first) })
-	free()
-	w.eventually("both are at work", func() bool {
-		return w.metrics(first[0]).Settled() > 0 && w.metrics(first[1]).Settled() > 0
-	})
-	w.signal(first[0], syscall.SIGTERM)
-	w.signal(first[1], syscall.SIGTERM)
-	w.publish(sent[atFirst:]...)
-	w.exits(first[0], 0, grace)
-	w.exits(first[1], 0, grace)
-	queue := w.config().Queue
-	if waits, held := w.broker.Depth(queue), w.broker.Unacked(queue); waits < meanwhile || held > 0 {
-		t.Errorf("with nobody there %d messages wait, want %d at least, and %d are unacked", waits, meanwhile, held)
-	}
-	is(w, "claims that nobody has", w.rows(dedup.Processing), 0)
-	second := []*program.Process{w.start(), w.start()}
-	w.ended(len(sent))
-	is(w, "attempts beyond the first", w.rest(second...).AttemptsSpent, 0)
-}
-
 // Given a daemon that drains and cannot come to an end, when it gets a second signal, then it ends at once, and another
 // daemon finishes the work.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
@@ -193,100 +162,27 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 		"it does not advise to run 'rollbackd migrate'; it said: %s", w.logs)
 }
 
-// Given stock tables of the last release, when the daemon meets them, then it waits, says what they lack, and charges
-// no message an attempt; after `rollbackd migrate` beside it, it goes on.
-func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
-	w := newWorld(t)
-	w.exec("ALTER TABLE stock_reservation DROP COLUMN room")
-	w.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version = 2")
-	orders := w.open(20)
-	daemon := w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("the daemon says what is missing", func() bool {
-		return strings.Contains(w.logs.String(), "Unknown column 'room'")
-	})
-	is(w, "messages were charged an attempt", w.count("SELECT COUNT(*) FROM consumer_log"), 0)
-	require.Get(w.types("migrate"))(t)
-	w.ended(len(orders))
-	w.rest(daemon)
-}
-
-// Given a service that is away, or refuses whoever asks, then the daemon names it and spends no attempt; a stop finds
-// it at rest; and when the service is back everything is applied at its first attempt.
-func TestAServiceThatIsAwayIsNamedAndWaitedFor(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name   string
-		status int
-		says   string
-	}{
-		{"away", http.StatusServiceUnavailable, "it answered 503"},
-		{"refuses", http.StatusUnauthorized, "it answered 401"},
-		{"moved", http.StatusMovedPermanently, "redirects are not followed"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			service, settings := startStock(t)
-			w := newWorld(t, settings...)
-			service.answerWith(test.status)
-			orders := w.open(100)
-			w.publish(w.route.Rollbacks(orders)...)
-			daemon := w.start()
-			w.says(daemon, test.says, func(r readiness) bool { return !r.Ready && named(r.Waiting, "service", test.says) })
-			w.stop(daemon)
-			is(w, "attempts were spent", w.count("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"), 0)
-			daemon = w.start()
-			w.says(daemon, "it again", func(r readiness) bool { return named(r.Waiting, "service", "") })
-			service.answerWith(0)
-			w.ready(daemon)
-			w.ended(len(orders))
-			w.stop(daemon)
-			w.judged(len(orders), 0, oracle.Allowance{})
-			is(w, "attempts", w.count("SELECT MAX(consumer_times) FROM consumer_log"), 1)
-		})
-	}
-}
-
 // stockService is a service over the same tables as the built-in handler's, behind HTTP. It honours keys, as
 // docs/handlers.md asks of it: the key and the effect are one transaction.
-type stockService struct {
-	db *gorm.DB
-
-	mu     sync.Mutex
-	status int // of every answer; 0: what it should be; guarded by mu
-}
-
-// answerWith makes the service answer everything with a status, and do nothing; 0: no more.
-func (s *stockService) answerWith(status int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status = status
-}
+type stockService struct{ db *gorm.DB }
 
 // startStock runs such a service for a test, and returns the settings of a world that has it as its handler.
-func startStock(t *testing.T) (s *stockService, settings []string) {
+func startStock(t *testing.T) (settings []string) {
 	t.Helper()
 	dsn := stack.MySQL(t)
 	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{MaxOpen: 20}))(t)
 	pool := require.Get(db.DB())(t)
 	require.OK(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
-	s = &stockService{db: db}
-	at := httptest.NewServer(s)
+	at := httptest.NewServer(&stockService{db})
 	t.Cleanup(func() {
 		at.Close()
 		_ = pool.Close()
 	})
-	return s, []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
+	return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
 }
 
 // ServeHTTP applies one message.
 func (s *stockService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	status := s.status
-	s.mu.Unlock()
-	if status != 0 {
-		w.WriteHeader(status)
-		return
-	}
 	if status, err := s.apply(r); err != nil {
 		http.Error(w, err.Error(), status)
 	}
