@@ -67,6 +67,14 @@ func (w *world) stuck(key, owner string) {
 		"UTC_TIMESTAMP(6), ?)", []byte(key), []byte(owner))
 }
 
+// signIn signs in as a person does.
+func (w *world) signIn(b *tab) {
+	w.t.Helper()
+	b.open(w.at + "/")
+	b.do(chromedp.SendKeys(chromedp.CSS("#token"), token+kb.Enter))
+	b.shows("What needs a person")
+}
+
 var inPath = regexp.MustCompile(`/[0-9a-f-]{16,}`)
 
 // kind is what an address has in common with those of other things of its kind.

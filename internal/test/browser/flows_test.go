@@ -66,30 +66,6 @@ func (b *tab) click(text string) {
 	b.do(chromedp.MouseClickXY(x, y))
 }
 
-// Given a preview, when its button is clicked on twice in a row, and its form sent twice at once after that, then there
-// is one act and one effect, and each answer leads to the same page.
-func TestADoubleClickActsOnce(t *testing.T) {
-	t.Parallel()
-	w, b := newWorld(t), newTab(t)
-	w.lateOrders("A-1")()
-	w.signIn(b)
-	b.open(w.at + "/letters/act?act=replay&key=rollback-A-1")
-	again := b.form()
-	x, y := b.where("Replay this letter")
-	b.do(chromedp.MouseClickXY(x, y), chromedp.MouseClickXY(x, y, chromedp.ClickCount(2)))
-	b.until("the run is done", `document.querySelector(".tag")?.innerText === "done"`)
-	run := ask[string](b, "location.href")
-	twice := `Promise.all([` + sends(again) + `, ` + sends(again) + `].map(p => p.then(r => r.url)))`
-	for _, to := range ask[[]string](b, twice) {
-		assert.Is(t, to, run, "the same form leads to, not to")
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	// But for the sign-in: two by hand, and by the clicks two, or one where the server answers before the second.
-	assert.AtLeast(t, b.posts-1, 3, "the form was sent times only")
-	w.cameBack(1, 0)
-}
-
 // keyboard is a person who has nothing else.
 type keyboard struct {
 	*tab

@@ -34,7 +34,6 @@ type tab struct {
 
 	mu         sync.Mutex
 	complaints []string // guarded by mu
-	posts      int      // forms that were sent; guarded by mu
 	wg         sync.WaitGroup
 }
 
@@ -69,11 +68,6 @@ func (b *tab) hear(event any) {
 	case *network.EventRequestWillBeSent:
 		if to := e.Request.URL; !strings.HasPrefix(to, "http://127.0.0.1:") {
 			b.complain("request to %.200s", to)
-		}
-		if e.Request.Method == "POST" {
-			b.mu.Lock()
-			b.posts++
-			b.mu.Unlock()
 		}
 	case *page.EventJavascriptDialogOpening:
 		b.complain("dialog: %s", e.Message)
@@ -234,16 +228,4 @@ func (b *tab) middle(element string) (x, y float64) {
 		return [r.x + r.width / 2, r.y + r.height / 2];
 	})(`+element+`)`)
 	return at[0], at[1]
-}
-
-// form is what the form of the page would send.
-func (b *tab) form() string {
-	b.t.Helper()
-	return ask[string](b, `JSON.stringify(Array.from(new FormData(document.querySelector("main form"))))`)
-}
-
-// sends is the expression that sends such a form again, by a script.
-func sends(form string) string {
-	const send = `fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))})`
-	return fmt.Sprintf(send, basePath+"/letters/act", form)
 }

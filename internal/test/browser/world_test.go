@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -15,11 +14,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// token lets into the pages, and readToken lets one look and not act.
-const (
-	token     = "the-token-of-the-test"
-	readToken = "the-token-of-one-who-may-look"
-)
+// token lets into the pages.
+const token = "the-token-of-the-test"
 
 // world is a daemon on queues and a schema of its own, whose pages stand below a path as behind a proxy.
 type world struct {
@@ -41,15 +37,12 @@ func newWorld(t *testing.T, more ...string) *world {
 		exchange, w.queue = "stock", "stock.rollback"
 	}
 	dsn := stack.MySQL(t)
-	tokens := filepath.Join(t.TempDir(), "tokens")
-	require.OK(t, os.WriteFile(tokens, []byte("rita read "+readToken+"\n"), 0o600))
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"ROLLBACKD_AMQP_URL=" + w.broker.URL, "ROLLBACKD_MYSQL_DSN=" + dsn, "ROLLBACKD_REDIS_URL=" + stack.Redis(t),
 		"ROLLBACKD_QUEUE=" + w.queue, "ROLLBACKD_EXCHANGE=" + exchange, "ROLLBACKD_LOG_FORMAT=json",
 		"ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_MAX_ATTEMPTS=3", "ROLLBACKD_MAX_DEAD_RATE=off",
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
-		"ROLLBACKD_ADMIN_TOKENS_FILE=" + tokens,
 	}
 	env = append(env, more...)
 	require.Get(program.Run(t.Context(), program.Shared(t), env, "migrate"))(t)
