@@ -2,9 +2,7 @@ package repo
 
 import (
 	"flag"
-	"go/ast"
 	"go/importer"
-	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
@@ -46,49 +44,6 @@ func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 			t.Errorf("%s: keep it as it was, or name `%s` under Unreleased in CHANGELOG.md, with what to do", line, name)
 		}
 	}
-}
-
-// Given two versions of a declaration, then a program of the first that may not compile with the second is noticed, and
-// one that does goes unnoticed.
-func TestABreakOfTheGoAPIIsNoticed(t *testing.T) {
-	for what, tt := range map[string]struct {
-		old, new string
-		breaks   bool
-	}{
-		"a parameter's type":              {"func F(a int)", "func F(a int64)", true},
-		"a parameter more":                {"func F(a int)", "func F(a int, more ...int)", true},
-		"a parameter's name":              {"func F(a func(b int) error)", "func F(c func(d int) error)", false},
-		"a result":                        {"func F() int", "func F() error", true},
-		"what a type parameter may be":    {"func F[T any](a T) {}", "func F[T comparable](a T) {}", true},
-		"a field is gone":                 {"type T struct{ A, B int }", "type T struct{ A int }", true},
-		"a field's type":                  {"type T struct{ A int }", "type T struct{ A string }", true},
-		"a field more":                    {"type T struct{ A int }", "type T struct{ A, B int; c string }", false},
-		"a field that nobody could name":  {"type T struct{ A, b int }", "type T struct{ A int }", false},
-		"a method is gone":                {"type T int; func (T) M() {}", "type T int", true},
-		"a method of the pointer only":    {"type T int; func (T) M() {}", "type T int; func (*T) M() {}", true},
-		"a method more":                   {"type T int", "type T int; func (T) M() {}", false},
-		"a method more of an interface":   {"type I interface{ A() }", "type I interface{ A(); B() }", true},
-		"a constant's value":              {"const C = 1", "const C = 2", true},
-		"a variable's type":               {"var V int", "var V uint", true},
-		"a name that nobody could import": {"func f() {}", "", false},
-		"something more":                  {"func F() {}", "func F() {}; func G() {}; type T int", false},
-	} {
-		t.Run(what, func(t *testing.T) {
-			now := exported(checked(t, tt.new))
-			broken := exported(checked(t, tt.old))
-			broken = slices.DeleteFunc(broken, func(line string) bool { return slices.Contains(now, line) })
-			if len(broken) > 0 != tt.breaks {
-				t.Errorf("from %q to %q %q are missed, want that this breaks: %v", tt.old, tt.new, broken, tt.breaks)
-			}
-		})
-	}
-}
-
-func checked(t *testing.T, source string) *types.Package {
-	t.Helper()
-	set := token.NewFileSet()
-	file := require.Get(parser.ParseFile(set, "p.go", "package p\n"+source, 0))(t)
-	return require.Get((&types.Config{}).Check(module+"p", set, []*ast.File{file}, nil))(t)
 }
 
 // apiOf is what this module exports to others, by the compiler's own files of it.
