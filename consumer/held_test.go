@@ -116,25 +116,6 @@ func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
 	w.end(map[string]int{"applied": 200, "dead_lettered": 20})
 }
 
-func TestAFullRetryQueueHoldsOnlyWhatItRefuses(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.RetryDelays = []time.Duration{time.Hour, 2 * time.Hour}
-	w.failing("bad")
-	queue := rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0])
-	room := w.full(queue)
-	before := w.broker.Depth(queue)
-	w.startWith(append(keys("good", 100), "bad")...)
-	w.ended(dedup.Success, keys("good", 100)...)
-	w.eventually("one is held", func() bool { return w.held() == 1 && w.broker.Unacked(w.cfg.Queue) == 1 })
-	w.publish("{}", "later")
-	w.ended(dedup.Success, "later")
-	w.wantRow("bad", wanted{Attempts: 1, Status: dedup.Failed})
-	room()
-	w.eventually("its copy waits", func() bool { return w.held() == 0 && w.broker.Unacked(w.cfg.Queue) == 0 })
-	is(w, "copies wait", w.broker.Depth(queue)-before, 1)
-	w.wantRow("bad", wanted{Attempts: 1})
-}
-
 func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {
 	type one struct{ batch, prefetch, body, least, most int }
 	each(t, map[string]one{
@@ -242,22 +223,6 @@ func TestAConnectionThatIsCutTwiceWhileSomethingIsHeldIsNobodysFault(t *testing.
 	w.unsaid("ends_connections queue=" + w.cfg.Queue + " ")
 }
 
-func TestWhatIsHeldTooLongIsGivenBackAlone(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lanes, w.cfg.HoldLimit = 1, 200*time.Millisecond
-	w.unreadable("bad")
-	room := w.full(w.deadQueue())
-	r := w.startWith("bad")
-	w.eventually("it is given back", func() bool { return w.outcomes()["abandoned"] >= 2 })
-	connections := w.sessions()
-	w.publish("{}", keys("good", 20)...)
-	w.ended(dedup.Success, keys("good", 20)...)
-	room()
-	w.died("bad")
-	w.recovered(r)
-	is(w, "the session ended", w.sessions(), connections)
-}
-
 func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
 	w := newWorld(t)
 	w.unreadable("discarded", "reopened")
@@ -309,6 +274,7 @@ func TestTheBrakeCountsALetterOnceHoweverOftenItIsRefused(t *testing.T) {
 			room()
 			w.died(bad...)
 			is(w, "letters by reason", w.sum("rollbackd_dead_lettered_total"), 6)
+			is(w, "sessions ended", w.sessions(), 0)
 			w.brakesOnTheNext(r)
 		})
 }
@@ -531,55 +497,6 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 		t.Errorf("the replay: %+v, want one letter replayed and one dropped", res)
 	}
 	w.applied("bad")
-}
-
-// Given claimed messages that failed for good, a dead-letter queue that refuses their letters for longer than a lease,
-// and behind them in the batch a message that waits for locks of others for longer than a lease, when a second engine
-// has copies of them, then none gets a further attempt: one letter each, one counted attempt, its reason kept. Lease
-// and HandlerTimeout are to each other as by default.
-func TestALetterThatWaitsForLongerThanALeaseCostsNoSecondAttempt(t *testing.T) {
-	w := newWorld(t)
-	w.hasty()
-	w.redisURL = ""               // the log alone keeps copies away
-	shipped := keys("shipped", 6) // of which the last are not settled when the one behind them begins
-	w.oneBatch(len(shipped) + 1)
-	w.exec("CREATE TABLE busy (n INT NOT NULL) ENGINE=InnoDB")
-	w.exec("INSERT INTO busy VALUES (0)")
-	var attempts atomic.Int32
-	w.doing(func(tx *gorm.DB, m consumer.Message) error {
-		switch {
-		case m.Attempt == 0:
-			return errors.New("not in the fast path")
-		case m.Key != "behind":
-			attempts.Add(1)
-			return consumer.Permanent(errors.New("already shipped"))
-		}
-		<-time.After(800 * time.Millisecond)
-		return tx.Exec("UPDATE busy SET n = n + 1").Error
-	})
-	room := w.full(w.deadQueue())
-	other := w.conn()
-	w.execOn(other, "BEGIN")
-	w.execOn(other, "UPDATE busy SET n = n + 100")
-	w.publish("{}", append(slices.Clone(shipped), "behind")...)
-	claimed := time.Now()
-	w.start()
-	w.eventually("their attempts have failed", func() bool { return int(attempts.Load()) == len(shipped) })
-	second := w.start()
-	w.publish("{}", shipped...)
-	w.eventually("copies have come, and two leases are over", func() bool {
-		return w.held() > 0 && time.Since(claimed) > 2*w.cfg.Lease
-	})
-	w.execOn(other, "COMMIT")
-	w.ended(dedup.Success, "behind")
-	w.wantRows(wanted{Status: dedup.Failed, Reason: "permanent"}, shipped...)
-	if err := second.drained(); err != nil { // without the lock two that hold a letter may publish it at once
-		t.Fatal(err)
-	}
-	room()
-	w.rests([]string{"behind"}, shipped...)
-	w.wantRows(wanted{Attempts: 2, Reason: "permanent", Remark: "already shipped"}, shipped...)
-	is(w, "attempts were made", int(attempts.Load()), len(shipped))
 }
 
 // Given a claimed message that failed for good, when its letter finds a RabbitMQ that answers nothing for longer than a
