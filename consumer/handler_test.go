@@ -247,7 +247,6 @@ var procedures = map[string]string{
 	"begins_another":      "INSERT INTO effect (k, body) VALUES (name, ''); COMMIT; START TRANSACTION",
 	"rolls_back":          "INSERT INTO effect (k, body) VALUES (name, ''); ROLLBACK",
 	"leaves_autocommit":   "ROLLBACK; SET autocommit = 0; INSERT INTO effect (k, body) VALUES (name, '')",
-	"behaves":             "INSERT INTO effect (k, body) VALUES (name, '')",
 }
 
 func (w *world) withProcedures() {
@@ -343,38 +342,13 @@ func TestACallThatEndsItsTransactionHarmsNobodyElse(t *testing.T) {
 		w.quiet()
 		want := once(good...)
 		for name, way := range ways {
-			w.wantRow(name, wanted{Status: dedup.Dead, Reason: "permanent", Says: `"` + way.names})
+			w.wantRow(name, wanted{Status: dedup.Dead, Attempts: way.effect, Reason: "permanent", Says: `"` + way.names})
 			if way.effect > 0 {
 				want[name] = way.effect
 			}
 		}
 		w.want("effects", w.effects(), want)
 		w.want("letters", w.letters(), once(bad...))
-	})
-}
-
-// Given messages whose procedures leave the transaction alone, among others, then all are applied, whether the handler
-// takes one or the batch.
-func TestACallOfAProcedureIsAppliedByItself(t *testing.T) {
-	each(t, map[string]bool{"one at a time": false, "the whole": true}, func(t *testing.T, w *world, all bool) {
-		w.oneBatch(40)
-		w.withProcedures()
-		w.handler = by(all, func(tx *gorm.DB, m consumer.Message) error {
-			if !strings.HasSuffix(m.Key, "7") {
-				return insert(tx, m.Key)
-			}
-			err := tx.Exec("CALL behaves(?)", m.Key).Error
-			if err == nil && all && m.Attempt == 0 {
-				return errors.New("it was let through beside others")
-			}
-			return err
-		})
-		orders := keys("order", 40)
-		w.startWith(orders...)
-		w.quiet()
-		w.applied(orders...)
-		claimed := []string{orders[7], orders[17], orders[27], orders[37]}
-		w.want("attempts of those that were claimed", w.attempts(claimed...), once(claimed...))
 	})
 }
 
@@ -567,26 +541,6 @@ func TestWhatAServerRefusesOfAStatementIsTheMessagesFailure(t *testing.T) {
 
 func message(key, body string) rabbit.Message {
 	return rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent}
-}
-
-// Given a procedure that is missing, when it is called and nothing else is done, then MySQL is named, no attempt is
-// counted, and all goes on by itself when it is there.
-func TestAMissingProcedureIsNobodysFault(t *testing.T) {
-	w := newWorld(t)
-	w.likeDefault()
-	w.refusing(false)
-	w.publish("CALL reckon()", "one", "two")
-	r := w.start()
-	w.paused(r, "mysql")
-	if s := r.State(); !strings.Contains(strings.Join(s.Paused, " "), "Error 1305") {
-		t.Errorf("state %+v, want error 1305 named", s)
-	}
-	w.exec("CREATE PROCEDURE reckon() UPDATE note SET n = n + 1")
-	w.ended(dedup.Success, "one", "two")
-	w.recovered(r)
-	w.quiet()
-	w.wantRows(wanted{Attempts: 1}, "one", "two")
-	assert.Is(t, w.number("SELECT n FROM note WHERE id = 2"), 2, "it was called times for good")
 }
 
 // neverReturns waits for release, whatever its context says: its name is to be seen in stacks.
@@ -802,30 +756,4 @@ func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	}
 	close(release)
 	w.logged("returned after all")
-}
-
-// Given a batch whose first message fails, when the last one never returns from the call that is made without the
-// first, then it alone pays for that: its place is that among all messages, and not among those of the second call.
-func TestWhoNeverReturnsBehindABlamedOnePaysItself(t *testing.T) {
-	w := newWorld(t)
-	w.hasty()
-	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.MaxAttempts = 1, 4, 8, 2
-	release := make(chan struct{})
-	defer close(release)
-	all := keys("order", 4)
-	w.doing(func(_ *gorm.DB, m consumer.Message) error {
-		switch m.Key {
-		case all[0]:
-			return errors.New("no such shelf")
-		case all[3]:
-			neverReturns(release)
-		}
-		return nil
-	})
-	w.publish("{}", all...)
-	r := w.launch()
-	w.ended(dedup.Success, all[1:3]...)
-	w.ended(dedup.Dead, all[0], all[3])
-	w.want("attempts", w.attempts(all...), map[string]int{all[0]: 2, all[1]: 1, all[2]: 1, all[3]: 2})
-	assert.Error(t, r.drained(), consumer.ErrStuck, "Run")
 }
