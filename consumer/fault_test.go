@@ -387,24 +387,6 @@ func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
 	w.quiet()
 }
 
-func TestAnAbandonedBatchLeavesNoLock(t *testing.T) {
-	w := newWorld(t)
-	w.broker.Eval("ok") // skips on a server that is not ours, before the engine is held up
-	w.oneBatch(6)
-	w.cfg.LockTTL = time.Minute
-	w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 5 * time.Second}
-	w.flaky("flaky")
-	w.publish("{}", append(keys("order", 5), "flaky")...)
-	// given a session that is lost while one message of the batch is still to be attempted
-	_, release := w.into(consumer.PointAcked, w.start)
-	w.broker.CloseConnections()
-	w.eventually("the broker has the message back", func() bool { return w.broker.Depth(w.cfg.Queue) == 1 })
-	release()
-	w.ended(dedup.Success, "flaky")
-	w.quiet()
-	is(w, "deliveries met a lock that nobody holds any more", w.outcomes()["in_progress"], 0)
-}
-
 func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
 	each(t, map[string]time.Duration{"made again by the operator": time.Minute,
 		"made again by the engine": 300 * time.Millisecond}, func(t *testing.T, w *world, giveBack time.Duration) {
@@ -427,21 +409,6 @@ func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
 		w.rests([]string{"warm up", "good"}, "bad", "hopeless")
 		w.wantRow("bad", wanted{Attempts: 3})
 	})
-}
-
-func TestAShortRetryDoesNotWaitBehindALongOne(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.RetryDelays = []time.Duration{200 * time.Millisecond, time.Hour}
-	w.failing("long")
-	w.startWith("long")
-	w.eventually("the long one waits its hour", func() bool {
-		return w.row("long").Attempts == 2 && w.outcomes()["retried"] == 2
-	})
-	w.flaky("short")
-	began := time.Now()
-	w.publish("{}", "short")
-	w.ended(dedup.Success, "short")
-	assert.AtLeast(t, time.Since(began), 180*time.Millisecond, "it came back after") // and not after the other's hour
 }
 
 // TestRedisAway takes a server away in every way, under both policies, while messages come several times each.
@@ -790,33 +757,4 @@ func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
 	if waitsFor(r, "max_dead_rate") {
 		t.Error("it brakes")
 	}
-}
-
-// Given a table that disappears while a message has its second attempt, then nobody is charged for what comes
-// meanwhile, and the message has its third one when the table is back.
-func TestAMissingTableIsNobodysFault(t *testing.T) {
-	each(t, named(time.Minute, 200*time.Millisecond), func(t *testing.T, w *world, giveBack time.Duration) {
-		w.cfg.GiveBackAfter = giveBack
-		calls := 0
-		w.rejecting("flaky", func() error {
-			if calls++; calls == 2 {
-				w.exec("RENAME TABLE effect TO gone")
-			}
-			if calls <= 2 {
-				return errors.New("try again")
-			}
-			return nil
-		})
-		all := append(keys("order", 20), "flaky")
-		r := w.startWith(all...)
-		w.paused(r, "mysql")
-		w.publish("{}", keys("later", 20)...)
-		w.eventually("three more tries", func() bool { return w.times("later-0000")+w.times("order-0000") > 3 })
-		w.exec("RENAME TABLE gone TO effect")
-		w.recovered(r)
-		w.applied(append(all, keys("later", 20)...)...)
-		w.wantRow("flaky", wanted{Attempts: 3})
-		is(w, "letters", w.dead(), 0)
-		w.endedOnlyAs("applied", "abandoned", "retried", "in_progress", "duplicate")
-	})
 }
