@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,21 +52,6 @@ func TestLettersWhoseCommitAnswerIsLostAreCountedAsLettersOnce(t *testing.T) {
 func (w *world) crashed(times int, keys ...string) {
 	w.t.Helper()
 	w.rows(dedup.Processing, times, "a process that died", keys...)
-}
-
-// A process died in the last attempt of two messages. Who was claimed by itself has most likely killed it. Who was
-// claimed together with others is given that attempt back, once, and makes it alone.
-func TestTheLastAttemptOfAMessageThatWasClaimedWithOthersIsMadeAlone(t *testing.T) {
-	w := newWorld(t)
-	w.crashed(w.cfg.MaxAttempts, "by itself", "innocent", "guilty")
-	w.exec("UPDATE consumer_log SET owner = CONCAT('host/1/2/3/4', ?) WHERE msg_key <> 'by itself'", dedup.MarkGroup)
-	w.failing("guilty")
-	w.startWith("by itself", "innocent", "guilty")
-	w.rests([]string{"innocent"}, "by itself", "guilty")
-	for k, want := range map[string]dedup.Reason{"by itself": dedup.ReasonCrashed, "guilty": dedup.ReasonExhausted} {
-		w.wantRow(k, wanted{Reason: want, Attempts: w.cfg.MaxAttempts})
-	}
-	w.wantRow("innocent", wanted{Attempts: w.cfg.MaxAttempts, Alone: true})
 }
 
 // Given a process that died with the last attempt of a message by itself, beside which other lanes were at work, or
@@ -129,32 +113,6 @@ func TestWhatWasClaimedWithOthersIsTakenOverTogether(t *testing.T) {
 		w.want("calls", s.calls.of(), once(append(died, fine...)...))
 		w.wantRows(wanted{Attempts: 2}, died...)
 	})
-}
-
-// Given three messages whose process died, and so did the next one that took them over together, then each goes on
-// alone, and has paid for one of these deaths.
-func TestASecondDeathCostsNoAttempt(t *testing.T) {
-	w := newWorld(t)
-	all := keys("innocent", 3)
-	w.oneBatch(len(all))
-	s := w.calling(consumer.CallOptions{})
-	w.publish("{}", all...)
-	for range 2 {
-		w.crashAt(consumer.PointClaimed)
-		w.leasesEnd()
-	}
-	w.wantRows(wanted{Attempts: 2}, all...)
-	var busy atomic.Int32
-	s.answering(func(context.Context, consumer.Message) error {
-		is(w, "calls at a time", busy.Add(1), 1)
-		<-time.After(10 * time.Millisecond)
-		busy.Add(-1)
-		return nil
-	})
-	w.start()
-	w.ended(dedup.Success, all...)
-	w.want("calls", s.calls.of(), once(all...))
-	w.wantRows(wanted{Attempts: 2, Alone: true}, all...)
 }
 
 // leasesEnd has the leases of all claims be over.
@@ -305,42 +263,6 @@ func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	w.want("effects", w.effects(), once("key"))
 }
 
-// Each return of a message costs it one of the main queue's delivery limit. An outage of a night must not use that up.
-func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.GiveBackAfter = 4, 15, 100*time.Millisecond
-	var counts sync.Map
-	w.handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
-		before, _ := rabbit.Int(m.Headers["x-delivery-count"])
-		counts.Store(m.Key, before)
-		return insert(tx, m.Key)
-	})
-	all := keys("order", 60)
-	w.publish("{}", all...)
-	// given a table that is missing, although MySQL and the log are well, for longer than the deliveries are kept
-	w.exec("RENAME TABLE effect TO gone")
-	r := w.start()
-	w.eventually("they were given back five times", func() bool {
-		return strings.Count(w.logs.String(), `msg="deliveries given back"`) >= 5
-	})
-	w.exec("RENAME TABLE gone TO effect")
-	w.recovered(r)
-	w.applied(all...)
-	often := 0
-	counts.Range(func(_, n any) bool {
-		if n.(int64) > 2 {
-			often++
-		}
-		return true
-	})
-	if often > 2*w.cfg.Lanes { // the same few, if what comes back finds its place at the head of the queue
-		t.Errorf("%d messages were delivered more than twice before, want no more than two per lane", often)
-	}
-	last, _ := counts.Load("order-0059") // every end of a session charges it once at most
-	is(w, "deliveries of the last message before", last.(int64), 1)
-	is(w, "letters", w.dead(), 0)
-}
-
 func TestAClaimWhoseAnswerNeverCameIsGivenBack(t *testing.T) {
 	w := newWorld(t)
 	w.hasty()
@@ -389,44 +311,29 @@ func TestWhatCannotBeCommittedIsGivenBack(t *testing.T) {
 	w.applied(all...)
 }
 
-// blockedCommits is a world on whose server statements pass and no COMMIT does, as a backup of
-// MariaDB has it, with rows of these messages.
-func blockedCommits(t *testing.T, failedOnce ...string) (w *world, free func()) {
+// Given a lock under which statements pass and no COMMIT does, as a backup of MariaDB takes it, when that lasts, then
+// messages and claims come back later at no cost, and no lane keeps them for ever: that is contention, and not a server
+// that is away.
+func TestCommitsThatWaitForALockCostNoAttempt(t *testing.T) {
 	t.Parallel()
-	w = newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // the lock is on the whole server
+	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // the lock is on the whole server
 	w.cfg.Lanes, w.cfg.GiveBackAfter = 1, time.Second
-	w.failedOnce(failedOnce...)
+	fresh, claimed := keys("fresh", 8), keys("claimed", 3)
+	w.failedOnce(claimed...)
 	other := w.conn()
 	if _, err := other.ExecContext(t.Context(), "BACKUP STAGE START"); err != nil {
 		t.Skipf("only MariaDB has such a lock: %v", err)
 	}
 	w.execOn(other, "BACKUP STAGE BLOCK_COMMIT")
-	return w, func() { w.execOn(other, "BACKUP STAGE END") }
-}
-
-// Given a lock under which statements pass and no COMMIT does, as a backup of MariaDB takes it, when that lasts, then
-// the messages come back later at no cost, and no lane keeps them for ever.
-func TestCommitsThatWaitForALockCostNoAttempt(t *testing.T) {
-	fresh, claimed := keys("fresh", 8), keys("claimed", 2)
-	w, free := blockedCommits(t, claimed...)
 	r := w.startWith(fresh...)
 	w.eventually("all have come back once", func() bool { return w.outcomes()["in_progress"] >= len(fresh) })
-	w.publish("{}", claimed...)
 	if !contendedWith(r) {
 		t.Errorf("it does not say that it waits for locks: %v", r.State())
 	}
-	free()
-	w.costNothing(fresh, claimed, r)
-}
-
-// Given the same lock, when claims wait for it, then that is contention too, and not a server that is away.
-func TestClaimsThatCannotBeCommittedForALockAreContention(t *testing.T) {
-	claimed := keys("claimed", 3)
-	w, free := blockedCommits(t, claimed...)
-	r := w.startWith(claimed...)
+	w.publish("{}", claimed...)
 	w.logged(`msg="deliveries given back"`)
-	free()
-	w.costNothing(nil, claimed, r)
+	w.execOn(other, "BACKUP STAGE END")
+	w.costNothing(fresh, claimed, r)
 	w.unsaid("waiting for mysql")
 }
 
@@ -656,63 +563,4 @@ func TestADeliveryThatEndsConnectionsIsFoundAndStandsAlone(t *testing.T) {
 	w.ended(dedup.Dead, "killer")
 	w.wantRow("killer", wanted{Reason: "delivery_limit"})
 	w.sound(r)
-}
-
-// A broker that goes away twice is not a delivery's fault for long: what came back is taken one at a time, then all is
-// as it was.
-func TestAConnectionThatIsCutTwiceCostsAMomentOnly(t *testing.T) {
-	w := newWorld(t)
-	l := w.proxied()
-	reached, release := w.blockAt(consumer.PointEffect)
-	r := w.startWith(keys("order", 20)...)
-	await(t, reached, "messages are in hand")
-	l.amqp.Cut()
-	release()
-	w.eventually("another session stands", func() bool { return l.amqp.Links() > 0 })
-	l.amqp.Cut()
-	w.ended(dedup.Success, keys("order", 20)...)
-	w.publish("{}", keys("later", 200)...)
-	w.ended(dedup.Success, keys("later", 200)...)
-	w.recovered(r)
-	w.sound(r)
-	w.want("effects", w.effects(), once(append(keys("order", 20), keys("later", 200)...)...))
-}
-
-// Given that nothing is in the queues, then connections that are cut again and again are the fault of no delivery; and
-// when one comes that ends them, it is named all the same.
-func TestIdleConnectionsThatAreCutAreNobodysFault(t *testing.T) {
-	w := newWorld(t)
-	l := w.proxied()
-	w.declare()
-	conn := require.Get(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
-	defer func() { _ = conn.Close() }()
-	backstop := w.backstop()
-	consumed := func(queue string) bool {
-		_, consumers, err := conn.Depth(t.Context(), queue)
-		return err == nil && consumers > 0
-	}
-	r := w.start()
-	for range 3 {
-		w.eventually("both queues are consumed", func() bool {
-			return l.amqp.Links() >= 2 && consumed(w.cfg.Queue) && consumed(backstop)
-		})
-		l.amqp.Refuse(true) // so that the broker is seen to know of it
-		l.amqp.Cut()
-		w.eventually("the broker knows", func() bool { return !consumed(w.cfg.Queue) && !consumed(backstop) })
-		l.amqp.Refuse(false)
-	}
-	w.recovered(r)
-	w.sound(r)
-	w.unsaid("ends_connections")
-	for _, queue := range []string{w.cfg.Queue, backstop} {
-		l.amqp.KillOn([]byte(killer))
-		w.publishBody(queue, "killer-of-"+queue, killer)
-		w.logged("ends_connections queue=" + queue + " ")
-		// and RabbitMQ, which is there, is not
-		w.eventually("only that is told", func() bool { return degraded(r, queue) && !waitsFor(r, "rabbitmq") })
-		l.amqp.KillOn(nil)
-		w.sound(r)
-	}
-	w.ended(dedup.Success, "killer-of-"+w.cfg.Queue)
-	w.ended(dedup.Dead, "killer-of-"+backstop)
 }
