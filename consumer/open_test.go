@@ -140,17 +140,6 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 	require.OK(t, stop())
 }
 
-func TestAConfigurationForAPlainURLIsRefused(t *testing.T) {
-	t.Parallel()
-	ca := stack.NewAuthority(t, "CA")
-	cfg := consumer.Config{MySQLDSN: "u:p@tcp(h)/d", AMQPURLs: []string{"amqp://h/"}, Queue: "q", AMQPTLS: ca.Client(nil)}
-	_, err := consumer.Open(t.Context(), cfg, consumer.Each(
-		func(context.Context, *gorm.DB, consumer.Message) error { return nil }))
-	if err == nil || !strings.Contains(err.Error(), "write amqps://") {
-		t.Errorf("Open = %v, want that amqp:// is not encrypted", err)
-	}
-}
-
 func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 	w := newWorld(t)
 	db := w.open(w.dsn)

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -33,6 +34,9 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 	w.drains(first)
 	if s := first.State(); !s.Draining || s.Consuming {
 		t.Errorf("state %+v after a drain", s)
+	}
+	if err := first.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "before") {
+		t.Errorf("a second Run = %v, want an error", err)
 	}
 	is(w, "effects", len(w.effects()), w.outcomes()["applied"])
 	w.start()
@@ -154,16 +158,6 @@ func TestStartingAndStoppingUnderLoadLosesNothing(t *testing.T) {
 	w.wantRows(wanted{Attempts: 3, Reason: "exhausted"}, bad...)
 }
 
-func TestRunTwiceIsAnError(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	r := w.start()
-	w.recovered(r)
-	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "before") {
-		t.Errorf("the second Run = %v, want an error", err)
-	}
-}
-
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.AMQPURLs = []string{w.amqpURL}
@@ -202,6 +196,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"negative replays":   {func(c *consumer.Config) { c.MaxReplays = -1 }, "MaxReplays"},
 		"no broker":          {func(c *consumer.Config) { c.AMQPURLs = nil }, "AMQPURLs"},
 		"not an AMQP URL":    {func(c *consumer.Config) { c.AMQPURLs = []string{"http://x"} }, "AMQPURLs"},
+		"TLS to a plain URL": {func(c *consumer.Config) { c.AMQPTLS = &tls.Config{} }, "write amqps://"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := w.cfg
@@ -211,9 +206,19 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 			}
 		})
 	}
+	calls := consumer.Calls(func(context.Context, consumer.Message) error { return nil }, consumer.CallOptions{})
+	for says, h := range map[string]consumer.Handler{
+		"Handler":                  nil,
+		"a Mux without handlers":   consumer.Mux{},
+		`Mux, tag "a": no Handler`: consumer.Mux{"a": nil},
+		`Mux, tag "a": Mux, tag "b": a handler made by Calls`: consumer.Mux{"a": consumer.Mux{"b": calls}},
+	} {
+		if _, err := consumer.New(w.cfg, h, good); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("New = %v, want an error that says %s", err, says)
+		}
+	}
 	for name, got := range map[string]func() (*consumer.Consumer, error){
-		"Handler": func() (*consumer.Consumer, error) { return consumer.New(w.cfg, nil, good) },
-		"DB":      func() (*consumer.Consumer, error) { return consumer.New(w.cfg, w.handler, consumer.Options{}) },
+		"DB": func() (*consumer.Consumer, error) { return consumer.New(w.cfg, w.handler, consumer.Options{}) },
 		"Lock": func() (*consumer.Consumer, error) {
 			client := redis.NewClient(&redis.Options{})
 			defer client.Close()

@@ -202,27 +202,6 @@ func TestAnUnknownTagIsAFailedAttemptThatNamesThoseKnown(t *testing.T) {
 
 func effectOfKey(tx *gorm.DB, m consumer.Message) error { return insert(tx, m.Key) }
 
-func TestAMuxThatCannotWorkIsRefused(t *testing.T) {
-	calls := consumer.Calls(func(context.Context, consumer.Message) error { return nil }, consumer.CallOptions{})
-	for name, tc := range map[string]struct {
-		mux  consumer.Mux
-		says string
-	}{
-		"empty":   {consumer.Mux{}, "a Mux without handlers"},
-		"a hole":  {consumer.Mux{"a": nil}, `Mux, tag "a": no Handler`},
-		"a call":  {consumer.Mux{"a": calls}, `Mux, tag "a": a handler made by Calls`},
-		"in it":   {consumer.Mux{"a": consumer.Mux{"b": calls}}, `Mux, tag "a": Mux, tag "b": a handler made by Calls`},
-		"no tags": {nil, "a Mux without handlers"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := consumer.Config{MySQLDSN: "root@tcp(127.0.0.1:1)/none", AMQPURLs: []string{"amqp://127.0.0.1:1/"}}
-			if _, err := consumer.Open(t.Context(), cfg, tc.mux); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Open: %v, want %q", err, tc.says)
-			}
-		})
-	}
-}
-
 // witness is middleware that notes each call that it sees: its name, and how many messages.
 type witness struct {
 	mu   sync.Mutex

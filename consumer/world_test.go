@@ -676,21 +676,14 @@ func (l links) sever() {
 // on it is for its servers what a killed process is. It returns once that has happened.
 func (w *world) crashAt(point consumer.Point) {
 	w.t.Helper()
-	w.crashAtThe(1, point)
-}
-
-// crashAtThe is crashAt at the n-th time.
-func (w *world) crashAtThe(n int64, point consumer.Point) {
-	w.t.Helper()
 	cfg, amqp, dsn, redis := w.cfg, w.amqpURL, w.dsn, w.redisURL
 	defer func() { w.cfg, w.amqpURL, w.dsn, w.redisURL = cfg, amqp, dsn, redis }()
 	l := w.proxied()
 	reached, released := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	var came atomic.Int64
 	w.cfg.DrainTimeout = 50 * time.Millisecond
 	w.cfg.Hook = func(p consumer.Point) {
-		if p == point && came.Add(1) >= n {
+		if p == point {
 			once.Do(func() { close(reached) })
 		}
 		select {
@@ -851,10 +844,15 @@ func (w *world) claim(key string) dedup.Claim {
 }
 
 // times is how often the handler was called with this key.
-func (w *world) times(key string) int {
+func (w *world) times(key string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.timesLocked(key)
+	for _, call := range w.calls {
+		if slices.Contains(call, key) { // no call has it twice
+			n++
+		}
+	}
+	return n
 }
 
 // events is the story of a key.
@@ -894,18 +892,6 @@ func (w *world) endedOnlyAs(outcomes ...string) {
 
 // database is the name of the test's database.
 func (w *world) database() string { return column[string](w, "SELECT DATABASE()")[0] }
-
-// timesLocked is times for a rejecting function, which is called with mu held; the present call is not counted.
-func (w *world) timesLocked(key string) (n int) {
-	for _, call := range w.calls {
-		for _, k := range call {
-			if k == key {
-				n++
-			}
-		}
-	}
-	return n
-}
 
 // publishInto publishes straight into a queue and declares nothing.
 func (w *world) publishInto(queue string, keys ...string) {
