@@ -58,14 +58,13 @@ func (w *world) claimOwners() int {
 
 // The stories of messages that were blamed in the fast path before, or by blamed.
 const (
-	firstFails   = "absent>failed:1"
-	secondFails  = "failed>processing:2 processing>failed:2"
-	thirdFails   = "failed>processing:3 processing>failed:3"
-	dies         = "failed>dead:3"
-	secondWorks  = "failed>processing:2 processing>success:2"
-	secondUnrun  = "failed>processing:2 processing>failed:1"
-	thirdUnrun   = "failed>processing:3 processing>failed:2"
-	secondIsLost = "failed>processing:2"
+	firstFails  = "absent>failed:1"
+	secondFails = "failed>processing:2 processing>failed:2"
+	thirdFails  = "failed>processing:3 processing>failed:3"
+	dies        = "failed>dead:3"
+	secondWorks = "failed>processing:2 processing>success:2"
+	secondUnrun = "failed>processing:2 processing>failed:1"
+	thirdUnrun  = "failed>processing:3 processing>failed:2"
 )
 
 // Given more messages than fit into a group that fail, always or once, then they are claimed, called and recorded
@@ -103,24 +102,6 @@ func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
 		defer w.mu.Unlock()
 		assert.AtMost(t, len(w.calls), 40, "calls")
 	})
-}
-
-// Given messages that failed before, and were in the hands of a process that died, but not claimed, when they come
-// again, then they are attempted together: nothing says that one of them is why.
-func TestWhatADeadProcessHadNotClaimedIsAttemptedTogether(t *testing.T) {
-	w := newWorld(t)
-	const n = 100
-	all := keys("order", n)
-	w.oneBatch(n)
-	w.declare()
-	w.blamed(all...)
-	w.publish("{}", all...)
-	w.broker.Fail(w.cfg.Queue, n) // as the broker does with what a dead process had in hand
-	w.start()
-	w.applied(all...)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	assert.AtMost(t, len(w.calls), n/10, "calls of the handler for %d messages", n)
 }
 
 // Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
@@ -233,55 +214,6 @@ func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
 	})
 }
 
-// Given rows that somebody moves between their claim and their effect, then they leave the group, which goes on without
-// them, and come to their end by the way that their rows ask for.
-func TestARowThatIsMovedLeavesItsGroup(t *testing.T) {
-	type one struct {
-		move   string
-		status dedup.Status
-		story  string
-		ended  map[string]int
-	}
-	each(t, map[string]one{
-		"replayed": {"UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, owner = 'by hand'",
-			dedup.Success, secondIsLost + " processing>success:1",
-			map[string]int{"applied": 20, "lease_lost": 1}},
-		"applied": {"UPDATE consumer_log SET consumer_status = 1, owner = 'somebody else'", dedup.Success,
-			secondIsLost + " processing>success:2", map[string]int{"applied": 19, "lease_lost": 1, "duplicate": 1}},
-		"discarded": {"UPDATE consumer_log SET consumer_status = 4, owner = NULL", dedup.Discarded, secondIsLost,
-			map[string]int{"applied": 19, "lease_lost": 1, "duplicate_of_dead": 1}},
-		"taken over": {"UPDATE consumer_log SET consumer_times = 3, owner = 'somebody else', " +
-			"consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR", dedup.Dead,
-			secondIsLost + " processing>failed:3 failed>dead:3",
-			map[string]int{"applied": 19, "lease_lost": 1, "dead_lettered": 1}},
-		"deleted": {"DELETE FROM consumer_log", dedup.Success, secondIsLost, map[string]int{"applied": 20, "lease_lost": 1}},
-	}, func(t *testing.T, w *world, tc one) {
-		w.oneBatch(20)
-		all := keys("order", 20)
-		var moved sync.Once
-		w.cfg.Hook = func(p consumer.Point) {
-			if p == consumer.PointClaimed {
-				moved.Do(func() { w.exec(tc.move + " WHERE msg_key = 'order-0007'") })
-			}
-		}
-		w.blamed(all...)
-		w.startWith(all...)
-
-		others := without(all, all[7])
-		w.ended(dedup.Success, others...)
-		w.ended(tc.status, all[7])
-		w.quiet()
-		w.end(tc.ended)
-		effects := once(others...)
-		if tc.ended["applied"] == 20 {
-			effects[all[7]] = 1
-		}
-		w.want("effects", w.effects(), effects)
-		w.wantStory(secondUnrun+" "+secondWorks, others...)
-		w.wantStory(tc.story, all[7])
-	})
-}
-
 // The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
 func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 	w := newWorld(t)
@@ -296,43 +228,6 @@ func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 	all := w.judged(keys("order", 20), map[string]int{"applied": 20})
 	w.wantStory("absent>processing:1 processing>success:1", all[7])
 	w.wantStory("", without(all, all[7])...)
-}
-
-// Given a message that is blamed in the fast path, when somebody else has made its row before the blame is written
-// down, then that counts nothing, and the message goes the way of its row.
-func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
-	type one struct {
-		status, times int
-		hash          string
-		outcome       string
-	}
-	each(t, map[string]one{
-		"success":                   {1, 1, "UNHEX(SHA2('{}', 256))", "duplicate"},
-		"discarded":                 {4, 0, "NULL", "duplicate_of_dead"},
-		"failed, not due":           {2, 1, "UNHEX(SHA2('{}', 256))", "in_progress"},
-		"success with another body": {1, 1, "UNHEX(SHA2('{\"another\":1}', 256))", "dead_lettered"},
-	}, func(t *testing.T, w *world, tc one) {
-		w.oneBatch(40)
-		w.cfg.Lease, w.cfg.HandlerTimeout = time.Hour, 2*time.Second
-		w.cfg.RetryDelays = []time.Duration{time.Hour, 2 * time.Hour}
-		w.failing("order-0007")
-		w.cfg.Hook = func(p consumer.Point) {
-			if p == consumer.PointCommitted {
-				w.exec(`INSERT IGNORE INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status,
-					consumer_times, owner, consumer_timestamp, created_at)
-					VALUES (?, ?, 'order-0007', `+tc.hash+`, ?, ?, 'somebody else', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`,
-					group, tag, tc.status, tc.times)
-			}
-		}
-		all := keys("order", 40)
-		w.startWith(all...)
-
-		w.end(map[string]int{"applied": 39, tc.outcome: 1})
-		if row := w.row(all[7]); int(row.Status) != tc.status || row.Attempts != tc.times || row.Owner != "somebody else" {
-			t.Errorf("the row is %v after %d attempts, owner %q: it was moved", row.Status, row.Attempts, row.Owner)
-		}
-		is(w, "events written down", w.number("SELECT COUNT(*) FROM consumer_log_event WHERE msg_key = 'order-0007'"), 0)
-	})
 }
 
 // When one of many blamed messages has a row by then, each that shares its statements is looked at by itself. They are
@@ -593,46 +488,16 @@ func TestReopenedMessagesThatFailAgainFailAlone(t *testing.T) {
 		bad, good := all[7], without(all, all[7])
 		tc.fail(w, bad)
 		w.startWith(all...)
-		w.ended(tc.end, bad)
-		w.ended(dedup.Success, good...)
-		w.quiet()
-		effects := once(good...)
-		if tc.end == dedup.Success {
-			effects[bad] = 1
+		if w.ended(tc.end, bad); tc.end == dedup.Dead {
+			w.rests(good, bad)
+		} else {
+			w.applied(all...)
+			w.quiet()
 		}
-		w.want("effects", w.effects(), effects)
 		is(w, "its story", w.story(bad), tc.story)
 		if tc.times > 0 {
 			is(w, "its calls", w.times(bad), tc.times)
 		}
 		w.wantStory(worksAtOnce, good...)
-	})
-}
-
-// Given an engine that dies with reopened messages in hand, before or after their COMMIT, or one whose COMMIT gets no
-// answer, then they are as they were, or applied: no attempt is lost with it, none is made alone, and nothing happens
-// twice.
-func TestADeathCostsReopenedMessagesNoAttempt(t *testing.T) {
-	const lost consumer.Point = "no answer"
-	each(t, named(consumer.PointEffect, consumer.PointCommitted, lost), func(t *testing.T, w *world, at consumer.Point) {
-		all := keys("order", 40)
-		w.oneBatch(len(all))
-		w.declare()
-		w.reopened(all...)
-		w.publish("{}", all...)
-		if at == lost {
-			dropped := w.proxied().mysql.DropReply(nthCommit(1))
-			w.start()
-			await(t, dropped, "the answer to a COMMIT is lost")
-		} else {
-			w.crashAt(at)
-			w.start()
-		}
-		w.applied(all...)
-		w.wantRows(wanted{Attempts: 1, Replays: 1}, all...)
-		w.wantStory(worksAtOnce, all...)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		assert.AtMost(t, len(w.calls), 10, "calls of the handler")
 	})
 }

@@ -114,7 +114,7 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	s.answering(func(_ context.Context, m consumer.Message) error {
 		switch {
 		case m.Key == "fails":
-			return fmt.Errorf("attempt %d: out of paper", m.Attempt)
+			return fmt.Errorf("attempt %d of %s: out of paper", m.Attempt, m.MessageID)
 		case m.Key == "refused":
 			return consumer.Permanent(errors.New("no such goods"))
 		case m.Key == "panics":
@@ -137,7 +137,7 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 		"applied": 21, "permanent": 1, "failed": 6, "later": 1,
 	})
 	events := w.events("fails")
-	is(w, "the last event says", events[len(events)-1].Error, "attempt 3: out of paper")
+	is(w, "the last event says", events[len(events)-1].Error, "attempt 3 of fails: out of paper")
 }
 
 // Given a service that says later of one message for ever, with a time or without, then it is called for in pauses that
@@ -261,22 +261,6 @@ func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 		t.Errorf("the letter says %v: %s", reason, why)
 	}
 	w.wantRow("order", wanted{Says: "perhaps applied: "})
-}
-
-func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {
-	each(t, named(1, 2), func(t *testing.T, w *world, n int) {
-		w.oneBatch(20)
-		s := w.calling(consumer.CallOptions{})
-		all := keys("order", 20)
-		w.publish("{}", all...)
-		l := w.proxied()
-		dropped := l.mysql.DropReply(nthCommit(n))
-		w.start()
-		await(t, dropped, "the reply is lost")
-		w.ended(dedup.Success, all...)
-		w.quiet()
-		w.calledOnce(s, all...)
-	})
 }
 
 // Given a MySQL that goes away when the service has applied a group, and stays away until the deliveries are given
@@ -427,44 +411,36 @@ func TestARehearsalSaysWhatWouldBecomeOfAMessageAndWritesNothing(t *testing.T) {
 	})
 }
 
-// Given a handler that acts outside MySQL, or never returns, when a message is rehearsed, then no further one may be.
+// Given a handler that acts outside MySQL, never returns, or writes to a table without transactions in another schema,
+// when a message is rehearsed, then no further one may be, and it is said why.
 func TestWhatNoRollbackTakesBackIsNotRehearsed(t *testing.T) {
 	w := newWorld(t)
 	w.hasty()
-	called := 0
-	calls := w.rehearsing(consumer.Calls(func(context.Context, consumer.Message) error { called++; return nil },
-		consumer.CallOptions{}))
-	if _, err := calls.Rehearse(t.Context(), w.db, letter("k", "{}")); !errors.Is(err, deadletter.ErrNoRehearsal) ||
-		called > 0 {
-		t.Errorf("of a handler that calls a service: %v, after %d calls", err, called)
-	}
-	release := make(chan struct{})
-	stuck := w.rehearsing(handling(func(*gorm.DB, []consumer.Message) error {
-		<-release
-		return nil
-	}))
-	_, err := stuck.Rehearse(t.Context(), w.db, letter("the one", "{}"))
-	close(release)
-	if !errors.Is(err, deadletter.ErrNoRehearsal) || !errors.Is(err, consumer.ErrStuck) ||
-		!strings.Contains(err.Error(), "the one") {
-		t.Errorf("of a handler that never returns: %v", err)
-	}
-}
-
-// Given a handler that writes to a table without transactions in another schema, when a message is rehearsed, then no
-// further one may be, and it is said why.
-func TestARehearsalEndsAtTheFirstWriteThatStays(t *testing.T) {
-	w := newWorld(t)
 	elsewhere := w.open(stack.MySQL(t))
 	require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
 	var schema string
 	require.OK(t, elsewhere.Raw("SELECT DATABASE()").Scan(&schema).Error)
-	for name, end := range map[string]error{"it succeeds": nil, "it fails": errors.New("no such order")} {
-		c := w.rehearsing(handling(func(tx *gorm.DB, _ []consumer.Message) error {
+	auditing := func(end error) consumer.Handler {
+		return handling(func(tx *gorm.DB, _ []consumer.Message) error {
 			return errors.Join(tx.Exec("INSERT INTO "+schema+".audit VALUES (1)").Error, end)
-		}))
-		if got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}")); !errors.Is(err, deadletter.ErrNoRehearsal) ||
-			!strings.Contains(err.Error(), "no rollback takes back") {
+		})
+	}
+	calls := func(context.Context, consumer.Message) error { t.Error("it was called"); return nil }
+	release := make(chan struct{})
+	defer close(release)
+	stuck := handling(func(*gorm.DB, []consumer.Message) error { <-release; return nil })
+	for name, tc := range map[string]struct {
+		handler consumer.Handler
+		says    string
+	}{
+		"it calls a service":               {consumer.Calls(calls, consumer.CallOptions{}), ""},
+		"it never returns":                 {stuck, "the one"},
+		"it writes what stays":             {auditing(nil), "no rollback takes back"},
+		"it writes what stays, then fails": {auditing(errors.New("no such order")), "no rollback takes back"},
+	} {
+		got, err := w.rehearsing(tc.handler).Rehearse(t.Context(), w.db, letter("the one", "{}"))
+		if !errors.Is(err, deadletter.ErrNoRehearsal) || !strings.Contains(err.Error(), tc.says) ||
+			errors.Is(err, consumer.ErrStuck) != (tc.says == "the one") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}

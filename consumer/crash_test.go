@@ -292,25 +292,6 @@ func TestAClaimWhoseAnswerNeverCameIsGivenBack(t *testing.T) {
 	w.wantRow("key", wanted{Attempts: 2})
 }
 
-// Given a server on which each COMMIT is lost, while it answers everything else, when that lasts, then the deliveries
-// are given back as for any other server that is away, and tried with few in hand.
-func TestWhatCannotBeCommittedIsGivenBack(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lanes, w.cfg.GiveBackAfter = 1, 100*time.Millisecond
-	l := w.proxied()
-	var failing atomic.Bool
-	failing.Store(true)
-	for range 1000 { // each springs once
-		l.mysql.DropRequest(func(piece []byte) bool { return failing.Load() && bytes.HasSuffix(piece, commit) })
-	}
-	all := keys("order", 20)
-	r := w.startWith(all...)
-	w.logged(`msg="deliveries given back"`)
-	failing.Store(false)
-	w.recovered(r)
-	w.applied(all...)
-}
-
 // Given a lock under which statements pass and no COMMIT does, as a backup of MariaDB takes it, when that lasts, then
 // messages and claims come back later at no cost, and no lane keeps them for ever: that is contention, and not a server
 // that is away.
@@ -405,23 +386,6 @@ func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
 	require.OK(t, w.records.UnclaimAll(t.Context(), []dedup.Claim{claim})[0])
 	w.start()
 	w.ended(dedup.Dead, "busy")
-}
-
-func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
-	w := newWorld(t)
-	w.declare()
-	// given a message that the broker has delivered too often: 201 deliveries failed
-	w.publish("{}", "loops")
-	w.broker.Fail(w.cfg.Queue, 201)
-	backstop := w.backstop()
-	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(backstop) == 1 })
-	// and that came back from the backstop too
-	w.broker.Fail(backstop, 3)
-	w.start()
-	w.died("loops") // under its own identity, although it came by another way
-	remark := "given up by RabbitMQ: it came back unsettled to " + w.cfg.Queue +
-		" more often than its delivery limit allows (200, unless a policy sets less)"
-	w.wantRow("loops", wanted{Reason: "delivery_limit", Remark: remark})
 }
 
 // An operator's policy may take messages off the main queue or refuse them: none of it loses one, and letters say what
@@ -561,6 +525,6 @@ func TestADeliveryThatEndsConnectionsIsFoundAndStandsAlone(t *testing.T) {
 	w.ended(dedup.Success, "later")
 	l.amqp.KillOn(nil)
 	w.ended(dedup.Dead, "killer")
-	w.wantRow("killer", wanted{Reason: "delivery_limit"})
+	w.wantRow("killer", wanted{Reason: "delivery_limit", Says: "more often than its delivery limit allows"})
 	w.sound(r)
 }

@@ -745,16 +745,3 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.unsaid(never)
 	})
 }
-
-// Given a queue with nothing but one bad message, then it gets its attempts at their delays and dies, and nothing
-// brakes.
-func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Hour, time.Hour
-	w.failing("bad")
-	r := w.startWith("bad")
-	w.ended(dedup.Dead, "bad")
-	if waitsFor(r, "max_dead_rate") {
-		t.Error("it brakes")
-	}
-}

@@ -80,42 +80,6 @@ func (w *world) letters() map[string]int {
 	}
 }
 
-func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
-	w := newWorld(t)
-	bad, good := keys("bad", 20), keys("good", 200)
-	w.unreadable(bad...)
-	w.declare()
-	// given a dead-letter queue with room for five, and bad messages among good ones
-	dead := w.deadQueue()
-	w.broker.Policy("five", dead, map[string]any{"max-length": 5, "overflow": "reject-publish"})
-	var all []string
-	for i, k := range good {
-		if i%10 == 0 {
-			all = append(all, bad[i/10])
-		}
-		all = append(all, k)
-	}
-	r := w.startWith(all...)
-	// then the good ones are applied and acked at once
-	w.ended(dedup.Success, good...)
-	// and every letter that was confirmed has its row, the others keep their reason
-	w.eventually("every bad one has a letter and its row, or waits with its reason", func() bool {
-		dead := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-		return dead >= 5 && dead == w.dead() && w.held() == 20-dead &&
-			w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'") == 20-dead
-	})
-	w.eventually("only what is held is unacked", func() bool { return w.broker.Unacked(w.cfg.Queue) == w.held() })
-	r.flows(w)
-	is(w, "reasons why it is degraded", len(r.State().Degraded), 1)
-	assert.AtMost(t, w.dead(), 19, "letters, of which the queue refused none")
-	// when the policy goes
-	w.broker.Policy("five", dead, nil)
-	// then there is one letter for each message
-	w.rests(good, bad...)
-	w.eventually("nothing is held", func() bool { return w.held() == 0 && len(r.State().Degraded) == 0 })
-	w.end(map[string]int{"applied": 200, "dead_lettered": 20})
-}
-
 func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {
 	type one struct{ batch, prefetch, body, least, most int }
 	each(t, map[string]one{

@@ -24,41 +24,6 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// Given bodies that come under one key, in one batch or after the first is applied, then the first has its effect, and
-// each other one is a letter, once.
-func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
-	type one struct {
-		first, then []string
-		ends        map[string]int
-	}
-	each(t, map[string]one{
-		"in the same batch": {[]string{"1", "2", "2"}, nil,
-			map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1}},
-		"after the row is committed": {[]string{"1"}, []string{"2", "2"},
-			map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1}},
-		"two others in one batch": {[]string{"1", "2", "3", "1", "2"}, nil,
-			map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 1}},
-	}, func(t *testing.T, w *world, tc one) {
-		w.oneBatch(len(tc.first) + len(tc.then))
-		publish := func(bodies []string) {
-			for _, body := range bodies {
-				w.publish(body, "key")
-			}
-		}
-		publish(tc.first)
-		w.start()
-		w.applied("key")
-		publish(tc.then)
-		w.end(tc.ends)
-		w.quiet()
-		w.want("effects", w.effects(), once("key"))
-		w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": tc.ends["dead_lettered"]})
-		letter := w.letter()
-		is(w, "the letter's reason", letter.Headers["x-rollbackd-reason"], "conflict")
-		assert.Has(t, "23", string(letter.Body), "the letter's body")
-	})
-}
-
 // Given a batch whose messages a handler blames in one way or another, then the innocent are applied, by the fast path,
 // which writes no story, and the guilty get their attempts.
 func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
@@ -238,32 +203,6 @@ func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 	w.eventually("a copy of it waits", func() bool { return w.outcomes()["lease_lost"] == 1 })
 	w.ended(dedup.Dead, "two")
 	w.quiet()
-}
-
-// A handler that has applied all but those whom it blames is not called again for the others: in few messages as in
-// many, in the fast path and among those that failed before.
-func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
-	each(t, map[string]int{"few": 4, "many": 40}, func(t *testing.T, w *world, n int) {
-		w.cfg.MaxAttempts = 2
-		var calls tally
-		guilty := func(m consumer.Message) error {
-			calls.add(m.Key)
-			switch {
-			case m.Key == "order-0000", m.Key == "order-0001" && m.Attempt == 0:
-				return errors.New("shelf is locked")
-			case m.Key == "order-0002":
-				return consumer.Permanent(errors.New("no such shelf"))
-			}
-			return nil
-		}
-		w.handler = handling(func(tx *gorm.DB, msgs []consumer.Message) error { return excepting(tx, msgs, guilty) })
-		all := keys("order", n)
-		ends := map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2}
-		w.judged(all, ends, "order-0000", "order-0002")
-		want := once(all...)
-		want["order-0000"], want["order-0001"] = 2, 2
-		w.want("calls", calls.of(), want)
-	})
 }
 
 // Given a handler that sorts the batch which it was given, as one does to lock rows in order, and then blames some of
@@ -522,24 +461,6 @@ func (w *world) marked(l locks, body string, keys ...string) {
 			return err == nil && s.Hold == lock.DoneMarker && string(s.Hash) == string(hash[:]) && s.TTL > 0
 		})
 	}
-}
-
-// Given done markers of messages whose rows MySQL does not have, as after a restore, in a clone, or by forgery, when
-// these messages come, then each is applied: a marker may save work, but only a row ends a message.
-func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
-	w := newWorld(t)
-	_, locker := w.redisOf()
-	all := keys("order", 30)
-	var marks []lock.Mark
-	for i, k := range locker.names(all...) {
-		marks = append(marks, lock.Mark{Name: k, BodyHash: sha256.Sum256([]byte([]string{"{}", "another body"}[i%2]))})
-	}
-	require.OK(t, locker.Done(t.Context(), marks))
-	w.startWith(all...)
-	w.quiet()
-	w.applied(all...)
-	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
-	w.marked(locker, "{}", all...)
 }
 
 // Given rows in success, when copies come whose done marker is right, wrong or gone, then the row alone says which are

@@ -69,7 +69,8 @@ func freed(w *consumertest.Trial) (all []string) {
 }
 
 // Given a message whose attempts all fail, when its time has come each time, then it fails once more after each delay,
-// and is dead after the last one; a copy of it ends as one of a dead message, and a replay begins anew.
+// and is dead after the last one; a copy of it ends as one of a dead message, and a replay begins anew. Of several
+// bodies under one key the first is applied, and each other one is a letter, once.
 func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	mended := false
 	w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
@@ -78,7 +79,8 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 		}
 		return free(ctx, tx, m)
 	}), consumertest.Options{})
-	m := consumertest.Message(tag, "b1", "no such booking")
+	of := func(key, body string) consumer.Message { return consumertest.Message(tag, key, body) }
+	m := of("b1", "no such booking")
 	const it = `stock.rollback/seat.release/"b1" `
 	want(t, "the first delivery", say(w.Deliver(m)), it+`retried, attempt 1, again in 1s: "no such booking"`)
 	want(t, "half a second later", say(w.Advance(500*time.Millisecond)...))
@@ -96,8 +98,14 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	if row := w.Row(tag, "b1"); row.Status != dedup.Success || row.Replays != 1 {
 		t.Errorf("the row is %+v, want success after one replay", row)
 	}
+	var ends []string
+	for _, e := range w.DeliverAll(of("b3", "1"), of("b3", "2"), of("b3", "3"), of("b3", "1"), of("b3", "2")) {
+		ends = append(ends, fmt.Sprintf("%v %s", e.Outcome, e.Reason))
+	}
+	want(t, "three bodies under one key", ends, "applied ", "dead_lettered conflict", "dead_lettered conflict", "duplicate ",
+		"duplicate_of_dead ")
 	mended = false
-	late := consumertest.Message(tag, "b2", "late")
+	late := of("b2", "late")
 	w.Deliver(late)
 	want(t, "a copy that is too early", say(w.Deliver(late)), `stock.rollback/seat.release/"b2" in_progress, again in 1s`)
 	assert.Is(t, w.Row(tag, "b2").Attempts, 1, "attempts, with a copy that was too early")
