@@ -120,28 +120,6 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 			}, lasts + "INSERT INTO effect VALUES (?, '') | LINE | this statement, or " +
 				"one before it in its transaction, writes by a view, a trigger or a procedure",
 		},
-		"another connection": {
-			nil, func(w *world, line *string) consumer.Handler {
-				*line = below(1)
-				return consumer.Each(func(_ context.Context, _ *gorm.DB, m consumer.Message) error {
-					return insert(w.gorm, m.Key)
-				})
-			}, "a handler has returned nil without a statement |  | LINE | write through the tx that the handler is given",
-		},
-		"it idles between two statements": {
-			nil, func(_ *world, line *string) consumer.Handler {
-				return consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-					*line = below(1)
-					if err := tx.Exec("INSERT INTO effect VALUES (?, '')", m.Key).Error; err != nil {
-						return err
-					}
-					if err := wait.For(ctx, 200*time.Millisecond); err != nil {
-						return err
-					}
-					return tx.Exec("UPDATE effect SET body = 'b' WHERE k = ?", m.Key).Error
-				})
-			}, idles + "INSERT INTO effect VALUES (?, '') | LINE | do what takes long before the first statement that writes",
-		},
 		"it idles before it returns": {
 			nil, func(_ *world, line *string) consumer.Handler {
 				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
@@ -154,15 +132,6 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 					return wait.For(ctx, 200*time.Millisecond)
 				})
 			}, idles + "INSERT INTO effect VALUES (?, '') | LINE | do what takes long",
-		},
-		"rows in another order": {
-			shelves, func(_ *world, line *string) consumer.Handler {
-				return by(false, func(tx *gorm.DB, m consumer.Message) error {
-					*line = below(1)
-					return tx.Exec("UPDATE shelf SET n = n + ? WHERE k = ?", 1, shelfOf(m)).Error
-				})
-			}, crosses + "UPDATE shelf SET n = n + ? WHERE k = ? | " +
-				"LINE | change rows in one order",
 		},
 		"tables in another order, by models": {
 			append([]string{"CREATE TABLE total (k INT PRIMARY KEY, n INT) ENGINE=InnoDB", "INSERT INTO total VALUES (1, 0)"},

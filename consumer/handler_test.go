@@ -196,47 +196,6 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 	is(w, "the number is", w.number("SELECT n FROM positive"), 0)
 }
 
-func TestANestedTransactionIsASavepoint(t *testing.T) {
-	w := newWorld(t)
-	undone := errors.New("undone")
-	w.doing(func(tx *gorm.DB, m consumer.Message) error {
-		err := tx.Transaction(func(inner *gorm.DB) error {
-			return errors.Join(insert(inner, "inner of "+m.Key), map[string]error{"two": undone}[m.Key])
-		})
-		if errors.Is(err, undone) {
-			return nil
-		}
-		return err
-	})
-	w.startWith("one", "two")
-	w.ended(dedup.Success, "one", "two")
-	w.want("effects", w.effects(), once("one", "inner of one", "two"))
-}
-
-func TestTheHandlerIsToldOfItsMessage(t *testing.T) {
-	w := newWorld(t)
-	told := make(chan consumer.Message, 10)
-	w.handler = validating{
-		by(false, func(_ *gorm.DB, m consumer.Message) error {
-			told <- m
-			if m.Attempt < 2 {
-				return errors.New("again")
-			}
-			return nil
-		}),
-		func(m *consumer.Message) error { m.Value = "decoded " + string(m.Body); return nil },
-	}
-	w.publish(`{"a":1}`, "key")
-	w.start()
-	w.ended(dedup.Success, "key")
-	for _, attempt := range []int{0, 2} { // the first, in the fast path, is counted after it failed
-		m := <-told
-		if m.Attempt != attempt || m.Identity != id("key") || m.MessageID != "key" || m.Value != `decoded {"a":1}` {
-			t.Errorf("call %d got %+v", attempt, m)
-		}
-	}
-}
-
 // procedures that end the transaction, each with an effect of its own.
 var procedures = map[string]string{
 	"commits_and_fails":   "INSERT INTO effect (k, body) VALUES (name, ''); COMMIT; SIGNAL SQLSTATE '45000'",
@@ -277,13 +236,7 @@ func TestACallThatEndsItsTransactionHarmsNobodyElse(t *testing.T) {
 		"COMMIT":                    {text("COMMIT"), "COMMIT", 0},
 		"COMMIT, hidden, unheeded":  {swallow(text("/*! commit */")), "commit", 0},
 		"COMMIT, and another error": {then(text("COMMIT"), fails), "COMMIT", 0},
-		"COMMIT by EXECUTE":         {then(text("PREPARE s FROM 'COMMIT'"), text("EXECUTE s")), "EXECUTE s", 0},
 		"ROLLBACK":                  {text("ROLLBACK"), "ROLLBACK", 0},
-		"DDL":                       {text("create table other (a int)"), "create table other", 0},
-		"SET autocommit":            {text("SET autocommit = 0"), "SET autocommit =", 0},
-		"LOCK TABLES":               {text("LOCK TABLES effect WRITE"), "LOCK TABLES effect", 0},
-		"LOAD DATA LOCAL":           {text("LOAD DATA LOCAL INFILE 'a' INTO TABLE effect"), "LOAD DATA LOCAL", 0},
-		"several statements":        {text("SELECT ';'; ROLLBACK"), "ROLLBACK", 0},
 		"gorm's Commit":             {func(tx *gorm.DB, _ consumer.Message) error { return tx.Commit().Error }, "COMMIT", 0},
 		"gorm's Rollback, unheeded": {swallow(func(tx *gorm.DB, _ consumer.Message) error { return tx.Rollback().Error }),
 			"ROLLBACK", 0},
@@ -612,38 +565,6 @@ func TestAHandlerThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	})
 }
 
-// A stop does not wait for a handler that never returns, and says for whom it stands.
-func TestADrainNamesTheMessageWhoseHandlerNeverReturns(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.DrainTimeout = 300 * time.Millisecond
-	w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 60*time.Second
-	release, inside := make(chan struct{}), make(chan struct{})
-	var first sync.Once
-	w.doing(func(_ *gorm.DB, m consumer.Message) error {
-		if m.Key == "order-0003" {
-			first.Do(func() { close(inside) })
-			neverReturns(release)
-		}
-		return nil
-	})
-	all := keys("order", 10)
-	w.publish("{}", all...)
-	r := w.launch()
-	await(t, inside, "the handler is stuck")
-	began := time.Now()
-	err := r.drained()
-	assert.AtMost(t, time.Since(began), 15*time.Second, "it took") // not as long as the handler may
-	if !errors.Is(err, consumer.ErrDrainTimeout) || !errors.Is(err, consumer.ErrStuck) ||
-		!strings.Contains(err.Error(), "order-0003") {
-		t.Errorf("Run = %v, want ErrDrainTimeout, and ErrStuck with order-0003", err)
-	}
-	w.logged("neverReturns")
-	close(release)
-	w.logged("returned after all")
-	w.start()
-	w.applied(all...)
-}
-
 // A handler that returns from no call any more cannot blame its messages one after the other: Run ends, and a new
 // process goes on.
 func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
@@ -730,30 +651,4 @@ func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 			w.logged("returned after all")
 		}
 	})
-}
-
-// Functions of Calls that never return: nobody knows what they have done, which is an attempt when others succeed.
-func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
-	w := newWorld(t)
-	w.hasty()
-	w.cfg.MaxAttempts = 2
-	release := make(chan struct{})
-	guilty, all := "order-0007", keys("order", 40)
-	s := w.calling(consumer.CallOptions{Concurrency: 4})
-	s.answering(func(_ context.Context, m consumer.Message) error {
-		if m.Key == guilty {
-			neverReturns(release)
-		}
-		return nil
-	})
-	w.publish("{}", all...)
-	r := w.launch()
-	innocent := without(all, guilty)
-	w.ended(dedup.Success, innocent...)
-	w.beside(func() bool { return w.row(guilty).Status == dedup.Dead })
-	if err := r.drained(); !errors.Is(err, consumer.ErrStuck) || !strings.Contains(err.Error(), guilty) {
-		t.Errorf("Run = %v, want ErrStuck with %s", err, guilty)
-	}
-	close(release)
-	w.logged("returned after all")
 }

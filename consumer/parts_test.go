@@ -67,57 +67,6 @@ func guarded(t *testing.T, setup ...string) (*guardedTx, *gorm.DB) {
 	return g, gormOver(t.Context(), db, g)
 }
 
-// Given a query, when the next statement of the same call comes, then it is refused as the handler's fault, and not as
-// MySQL's, while the rows of the query are not closed.
-func TestOnlyRowsThatAreLeftStopTheNextStatement(t *testing.T) {
-	t.Parallel()
-	const two = "SELECT 1 UNION SELECT 2"
-	ctx, open := t.Context(), mysqldb.ErrRowsOpen
-	for name, tc := range map[string]struct {
-		want  error
-		query func(g *guardedTx, tx *gorm.DB) error
-	}{
-		"a row that is not read": {open, func(g *guardedTx, _ *gorm.DB) error {
-			return g.QueryRowContext(ctx, two).Err()
-		}},
-		"gorm's row that is not read": {open, func(_ *guardedTx, tx *gorm.DB) error { return tx.Raw(two).Row().Err() }},
-		"gorm's rows that are not closed": {open, func(_ *guardedTx, tx *gorm.DB) error {
-			_, err := tx.Raw(two).Rows() //nolint:rowserrcheck,sqlclosecheck // that is what is tried
-			return err
-		}},
-		"the row of what has none": {open, func(g *guardedTx, _ *gorm.DB) error {
-			return g.QueryRowContext(ctx, "UPDATE own SET v = 3").Err() // the driver takes it for one with rows
-		}},
-		"a row that is read": {nil, func(g *guardedTx, _ *gorm.DB) error {
-			return g.QueryRowContext(ctx, two).Scan(new(int))
-		}},
-		"a row that is read into nothing": {nil, func(g *guardedTx, _ *gorm.DB) error {
-			if g.QueryRowContext(ctx, two).Scan() == nil {
-				return errors.New("no destination is enough")
-			}
-			return nil
-		}},
-		"gorm's Scan": {nil, func(_ *guardedTx, tx *gorm.DB) error { return tx.Raw(two).Scan(new(int)).Error }},
-		"gorm's rows, closed": {nil, func(_ *guardedTx, tx *gorm.DB) error {
-			rows, err := tx.Raw(two).Rows() //nolint:rowserrcheck // none is read
-			if err == nil {
-				err = rows.Close()
-			}
-			return err
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g, tx := guarded(t)
-			require.OK(t, tc.query(g, tx))
-			_, err := g.ExecContext(t.Context(), "UPDATE own SET v = 2")
-			if !errors.Is(err, tc.want) || err != nil && mysqldb.Classify(err) != mysqldb.FaultOther {
-				t.Errorf("the next statement = %v (%v), want %v", err, mysqldb.Classify(err), tc.want)
-			}
-		})
-	}
-}
-
 // Given a CALL during which the server itself rolls back, when it says so, then the call has not ended its transaction.
 func TestWhatTheServerRolledBackNoCallHasEnded(t *testing.T) {
 	t.Parallel()

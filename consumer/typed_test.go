@@ -651,22 +651,6 @@ func TestAFailedAttemptMaySayWhenTheNextOneComes(t *testing.T) {
 	})
 }
 
-func TestNobodyIsPutOffForLongerThanMaxDelay(t *testing.T) {
-	each(t, map[string]func(error, time.Duration) error{"Later": consumer.Later, "RetryIn": consumer.RetryIn},
-		func(t *testing.T, w *world, says func(error, time.Duration) error) {
-			w.cfg.MaxDelay = time.Second
-			var c clocked
-			w.handler = by(false, func(tx *gorm.DB, m consumer.Message) error {
-				if len(c.note(m, "")) > 2 {
-					return insert(tx, m.Key)
-				}
-				return says(errors.New("not now"), 1000*time.Hour)
-			})
-			w.startWith("order")
-			w.applied("order")
-		})
-}
-
 // Given a batch of which a handler says Later as a whole, then all of it is put off, together, and nobody pays an
 // attempt; and so it is with the part of a Mux that is one handler's, while the others are applied.
 func TestLaterOfAWholeCallHoldsForAllItsMessages(t *testing.T) {
