@@ -104,23 +104,6 @@ func TestAConsumerThatIsNeverRunIsClosed(t *testing.T) {
 	require.OK(t, errors.Join(c.Close(), c.Close()))
 }
 
-// Letters need a pool and no server; what their Config says wrong is refused at once.
-func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
-	if _, err := (consumer.Config{}).Letters(nil); err == nil {
-		t.Error("no pool was taken")
-	}
-	w := newWorld(t)
-	db := w.open("nobody@tcp(127.0.0.1:1)/nothing")
-	cfg := w.opened(w.dsn)
-	cfg.LogRetention = consumer.Off
-	letters := require.Get(cfg.Letters(db))(t)
-	assert.Is(t, letters.Queue(), cfg.Queue+".dead", "letters")
-	cfg.KeyFrom = "nowhere"
-	if _, err := cfg.Letters(db); err == nil {
-		t.Error("keys from nowhere were taken")
-	}
-}
-
 // Given a handler that computes between two statements for nearly HandlerTimeout, which is longer than the server would
 // let a silent session be by default, then it is not disturbed: the message is applied with one attempt.
 func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
@@ -142,16 +125,10 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 
 func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 	w := newWorld(t)
-	db := w.open(w.dsn)
-	client := require.Get(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
-	defer client.Close()
-	reg := prometheus.NewRegistry()
-	w.cfg.AMQPURLs, w.cfg.Registerer = []string{w.amqpURL}, reg
 	w.calling(consumer.CallOptions{})
-	require.Get(consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}))(t)
-	families := require.Get(reg.Gather())(t)
+	w.start()
 	got := map[string]int{} // series of each
-	for _, f := range families {
+	for _, f := range require.Get(w.regs[0].Gather())(t) {
 		got[f.GetName()] = len(f.GetMetric())
 	}
 	want := map[string]int{
@@ -318,32 +295,6 @@ func prefixed(prefix string, keys []string) (names []string) {
 		names = append(names, prefix+key)
 	}
 	return names
-}
-
-// Given two programs of the same two queues, when messages come to both queues, all of them twice and under the same
-// keys in both, and one of the programs is stopped meanwhile, then each has its effect once, by the handler of its
-// queue, and both programs drain.
-func TestTwoProgramsOfTwoQueuesApplyEachMessageOnce(t *testing.T) {
-	w := newWorld(t)
-	first, second := pairOn(w, nil), pairOn(w, nil)
-	first.consuming()
-	second.consuming()
-	all := keys("order", 300)
-	first.publish(all, all)
-	first.publish(all, all)
-	w.eventually("some are applied", func() bool { return len(w.effects()) > 0 })
-	require.OK(t, first.drained())
-	want := once(slices.Concat(prefixed("one ", all), prefixed("other ", all))...)
-	w.eventually("all are applied", func() bool { return len(w.effects()) == len(want) })
-	w.eventually("the queues are empty", func() bool {
-		return w.broker.Unacked(second.one.Queue, second.other.Queue) == 0 &&
-			w.broker.Depth(second.one.Queue)+w.broker.Depth(second.other.Queue) == 0
-	})
-	require.OK(t, second.drained())
-	w.want("effects", w.effects(), want)
-	if s := second.State(); s.Consuming || !s.Draining {
-		t.Errorf("after its end it is %+v", s)
-	}
 }
 
 // Given a program of two queues in two groups that has nothing to do, then it has eight connections at most to both
@@ -604,30 +555,6 @@ func (w *world) sent() map[string]int {
 		came[d.MessageId]++
 	}
 	return came
-}
-
-// Given messages that are applied in each of the four ways, all in one batch and beside some that are blamed again and
-// again after they have put their events in, then each that has had its effect has one event, and no other has any.
-func TestAnEventIsCommittedWithItsEffectWhicheverWayTheMessageIsApplied(t *testing.T) {
-	w := newWorld(t)
-	fresh, before := keys("fresh", 8), keys("failed-before", 6)
-	taken, replayed, bad := keys("taken-over", 4), keys("replayed", 3), keys("hopeless", 3)
-	all := slices.Concat(fresh, before, taken, replayed, bad)
-	w.oneBatch(len(all))
-	w.withOutbox()
-	w.flaky(before...)
-	w.failing(bad...)
-	mend := w.hopelessUntilMended(replayed...)
-	w.crashed(1, taken...)
-	w.startWith(all...)
-	w.ended(dedup.Dead, replayed...)
-	mend()
-	res := w.replays(replayed...)
-	require.Is(t, res.Replayed, len(replayed), "replayed")
-	w.ended(dedup.Dead, bad...)
-	w.quiet()
-	w.applied(without(all, bad...)...)
-	w.want("events", w.sent(), once(without(all, bad...)...))
 }
 
 // An event that waits already with another body is a failed attempt of its message alone, and no trouble of the

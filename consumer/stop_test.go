@@ -231,6 +231,14 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 			t.Errorf("%v, want an error that names %s", err, name)
 		}
 	}
+	noKeys := w.cfg
+	noKeys.KeyFrom = "nowhere"
+	if _, err := noKeys.Letters(good.DB); err == nil {
+		t.Error("letters with keys from nowhere were taken")
+	}
+	if _, err := w.cfg.Letters(nil); err == nil {
+		t.Error("letters without a pool were taken")
+	}
 	t.Run("metrics registered twice", func(t *testing.T) {
 		cfg := w.cfg
 		cfg.Registerer = prometheus.NewRegistry()
