@@ -268,6 +268,7 @@ func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
 	w.mu.Unlock()
 	w.end(map[string]int{"applied": n - dead - 1, "duplicate": 1, "dead_lettered": dead})
 	assert.AtLeast(t, int(pieces.Load())*piece, len(blamed), "room in %d pieces", pieces.Load())
+	assert.AtMost(t, int(pieces.Load()), 2*n/piece, "pieces")
 }
 
 // The answer to any COMMIT of a group may be lost, whether it took place or not: every attempt is counted once.

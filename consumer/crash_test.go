@@ -373,21 +373,6 @@ func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
 	w.want("effects", w.effects(), once("done"))
 }
 
-func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lease = 30 * time.Second // longer than a drain may take
-	w.declare()
-	claim := w.claim("busy")
-	w.publishInto(w.backstop(), "busy", "free")
-	r := w.launch()
-	w.ended(dedup.Dead, "free") // it does not wait for the other
-	w.drains(r)
-	w.end(map[string]int{"dead_lettered": 1, "abandoned": 1})
-	require.OK(t, w.records.UnclaimAll(t.Context(), []dedup.Claim{claim})[0])
-	w.start()
-	w.ended(dedup.Dead, "busy")
-}
-
 // An operator's policy may take messages off the main queue or refuse them: none of it loses one, and letters say what
 // happened.
 func TestPoliciesOnTheMainQueueLoseNothing(t *testing.T) {

@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -83,18 +82,6 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 	})
 }
 
-// Given copies of one failing message in a batch, then all share one attempt and one retry copy.
-func TestCopiesInABatchShareTheirLeadersFate(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(8)
-	w.failing("bad")
-	w.startWith("good", "bad", "good", "bad", "bad", "good", "bad", "bad")
-	w.died("bad")
-	// The first batch has all five copies of the bad one: one attempt, one retry copy. So it is one message from then on.
-	w.end(map[string]int{"applied": 1, "duplicate": 2, "retried": 2, "in_progress": 4, "dead_lettered": 1})
-	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{"retry": 2, "letter": 1})
-}
-
 func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 	each(t, map[string]bool{"with the lock": true, "without": false}, func(t *testing.T, w *world, redis bool) {
 		w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 5, 1, 0 // no two copies in one batch
@@ -133,6 +120,7 @@ func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
 
 func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 	w := newWorld(t)
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Hour, time.Hour // nothing of it brakes
 	w.handler = validating{w.handler, func(m *consumer.Message) error {
 		switch string(m.Body) {
 		case "refused":
@@ -165,28 +153,6 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 	is(w, "rows of unidentified messages",
 		w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND "+
 			"consumer_status = 3"), 1)
-}
-
-func TestAThousandMalformedMessagesAreRecordedTogetherAndDoNotBrake(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.BatchSize, w.cfg.Prefetch = 500, 1000
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, 60_000_000_000, 60_000_000_000
-	w.handler = validating{w.handler, func(*consumer.Message) error { return errors.New("no order in it") }}
-	all := keys("order", 1000)
-	w.publish("{}", all...)
-	l := w.proxied()
-	commits := 0
-	l.mysql.DropReply(func(piece []byte) bool { // counts, never drops
-		commits += bytes.Count(piece, commit)
-		return false
-	})
-	r := w.start()
-	w.ended(dedup.Dead, all...)
-	w.quiet()
-	w.end(map[string]int{"dead_lettered": 1000})
-	is(w, "letters", w.dead(), 1000)
-	w.drains(r)
-	assert.AtMost(t, commits, 100, "commits for 1000 rows: not recorded together")
 }
 
 func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {

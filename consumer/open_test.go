@@ -26,7 +26,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/outbox"
-	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // opened is what a program of 15 lines says: everything else is a default.
@@ -518,58 +517,6 @@ func TestADaemonThatCannotWriteMinutesConsumesAndSaysItOnce(t *testing.T) {
 // eventOf is the event of a message.
 func eventOf(m consumer.Message) outbox.Message {
 	return outbox.Message{Tag: "shelf.filled", Key: m.Key, Body: m.Body, RoutingKey: "shelf.filled"}
-}
-
-// withOutbox makes the outbox, and a handler that writes the effects of all, puts their events in, and only then blames
-// those that are rejected.
-func (w *world) withOutbox() {
-	w.t.Helper()
-	require.OK(w.t, outbox.Migrate(w.t.Context(), w.open(stack.ForMigrations(w.t, w.direct))))
-	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
-		events := make([]outbox.Message, len(msgs))
-		for i, m := range msgs {
-			events[i] = eventOf(m)
-		}
-		if err := outbox.Put(tx.Statement.Context, consumer.SQL(tx), events...); err != nil {
-			return err
-		}
-		return blaming(msgs, w.judge)
-	})
-}
-
-// sent lets a relay send what is in the outbox, and returns how often each event came to a queue.
-func (w *world) sent() map[string]int {
-	w.t.Helper()
-	queue := w.broker.Name("events")
-	w.broker.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
-	w.broker.Bind(queue, "shelf.filled", w.cfg.Exchange)
-	r := require.Get(relay.New(relay.Config{DB: w.db, AMQPURLs: []string{w.broker.URL}, Exchange: w.cfg.Exchange}))(w.t)
-	ctx, stop := context.WithCancel(w.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	w.eventually("the outbox is empty", func() bool { return w.number("SELECT COUNT(*) FROM rollbackd_outbox") == 0 })
-	stop()
-	require.OK(w.t, <-ended)
-	came := map[string]int{}
-	for _, d := range w.broker.GetAll(queue) {
-		came[d.MessageId]++
-	}
-	return came
-}
-
-// An event that waits already with another body is a failed attempt of its message alone, and no trouble of the
-// database's, although it is a server's error and ends the transaction for all.
-func TestAnEventInConflictIsAFailedAttemptOfItsMessageAlone(t *testing.T) {
-	w := newWorld(t)
-	w.withOutbox()
-	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, routing_key) " +
-		"VALUES ('shelf.filled', 'order-0007', 'another', 'shelf.filled')")
-	all := keys("order", 20)
-	w.judged(all, map[string]int{"applied": 19, "retried": 2, "dead_lettered": 1}, all[7])
-	w.wantRow(all[7], wanted{Reason: dedup.ReasonExhausted, Attempts: w.cfg.MaxAttempts,
-		Says: `shelf.filled/"order-0007": ` + outbox.ErrConflict.Error()})
-	w.unsaid("database")
-	w.want("events", w.sent(), once(all...)) // with the one that waited
 }
 
 // Given a Config with an Outbox and an empty schema, when a handler puts messages, then Run has made the table and

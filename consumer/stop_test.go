@@ -485,25 +485,6 @@ func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
 	})
 }
 
-// Given messages that come one after the other, many times a window's limit, when a deployment fails all of them and
-// that lasts for more than all delays together, then no more letters are published than windows allow.
-func TestASteadyFlowThatFailsOrdinarilyIsBraked(t *testing.T) {
-	w := newWorld(t) // the defaults, thirty times as fast
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, 2*time.Second, time.Hour
-	w.cfg.MaxAttempts = 5
-	w.cfg.RetryDelays = []time.Duration{30 * time.Millisecond, 160 * time.Millisecond, time.Second, 4 * time.Second}
-	w.breaks("ordinary", false)
-	r := w.start()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for i := range 9 * 4 {
-		<-tick.C
-		w.publish("{}", keys(fmt.Sprintf("order-%d", i), 30)...)
-	}
-	w.paused(r, "max_dead_rate")
-	assert.AtMost(t, w.dead(), 20, "letters")
-}
-
 // Given a broken deployment whose attempts are spaced out, or whose letters are held back, when it is mended, then it
 // goes on by itself with all messages; until then it says so, and tries from time to time.
 func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
@@ -531,23 +512,6 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 				t.Errorf("%d letters, want at most %d", dead, tc.dead)
 			}
 		})
-}
-
-// Given messages of which one in five fails for good or again and again, more than a window's limit, when they are
-// worked off among healthy ones, then nothing brakes.
-func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
-	each(t, fails, func(t *testing.T, w *world, fail func(int) error) {
-		w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, time.Hour, time.Hour
-		all := keys("order", 300)
-		for i, k := range all {
-			if i%5 == 0 {
-				w.rejecting(k, func() error { return fail(i / 5) })
-			}
-		}
-		r := w.startWith(all...)
-		w.eventually("all have ended", func() bool { return w.over() == len(all) || waitsFor(r, "max_dead_rate") })
-		is(w, "messages that have ended", w.over(), len(all))
-	})
 }
 
 // Given claims whose letters the brake holds back, when it pauses for much longer than a lease, then they are given
