@@ -48,23 +48,19 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 	}
 }
 
-// guarded is a transaction on a server with a table own of one row, and the handle of it that a handler gets.
-func guarded(t *testing.T, setup ...string) (*guardedTx, *gorm.DB) {
+// guarded is a transaction on a server with a procedure, as a handler gets it.
+func guarded(t *testing.T, procedure string) *guardedTx {
 	t.Helper()
 	db := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
 	pool := require.Get(db.DB())(t)
 	t.Cleanup(func() { pool.Close() })
-	setup = append([]string{"CREATE TABLE own (k INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO own VALUES (1, 1)"},
-		setup...)
-	for _, text := range setup {
-		require.Get(pool.ExecContext(t.Context(), text))(t)
-	}
+	require.Get(pool.ExecContext(t.Context(), procedure))(t)
 	tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	g := &guardedTx{tx: tx, ours: true, alone: true}
 	require.OK(t, g.save(t.Context()))
 	g.ours = false
-	return g, gormOver(t.Context(), db, g)
+	return g
 }
 
 // Given a CALL during which the server itself rolls back, when it says so, then the call has not ended its transaction.
@@ -72,7 +68,7 @@ func TestWhatTheServerRolledBackNoCallHasEnded(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"1206", "1213"} {
 		state := map[string]string{"1206": "HY000", "1213": "40001"}[number]
-		g, _ := guarded(t, "CREATE PROCEDURE meets() BEGIN ROLLBACK; SIGNAL SQLSTATE '"+state+
+		g := guarded(t, "CREATE PROCEDURE meets() BEGIN ROLLBACK; SIGNAL SQLSTATE '"+state+
 			"' SET MYSQL_ERRNO = "+number+"; END")
 		if _, err := g.ExecContext(t.Context(), "CALL meets()"); err == nil {
 			t.Fatal("the procedure has no error")
