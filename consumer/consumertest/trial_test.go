@@ -102,7 +102,8 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	for _, e := range w.DeliverAll(of("b3", "1"), of("b3", "2"), of("b3", "3"), of("b3", "1"), of("b3", "2")) {
 		ends = append(ends, fmt.Sprintf("%v %s", e.Outcome, e.Reason))
 	}
-	want(t, "three bodies under one key", ends, "applied ", "dead_lettered conflict", "dead_lettered conflict", "duplicate ",
+	want(t, "three bodies under one key", ends,
+		"applied ", "dead_lettered conflict", "dead_lettered conflict", "duplicate ",
 		"duplicate_of_dead ")
 	mended = false
 	late := of("b2", "late")

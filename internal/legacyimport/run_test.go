@@ -96,8 +96,8 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 		assert.Is(t, got, want, "%s", key)
 	}
 	assert.Has(t, w.read("retried").Remark, "status 2, failed, tried 2 times", "remark")
-	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event WHERE msg_key = 'finished' AND `from` = 3 AND `to` = 1 "+
-		"AND `by` = 'ann'"), 1, "lines of the story of what was finished")
+	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log_event WHERE msg_key = 'finished' AND `from` = 3 "+
+		"AND `to` = 1 AND `by` = 'ann'"), 1, "lines of the story of what was finished")
 	// what rollbackd has applied itself
 	row := w.read("replayed")
 	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = ?", []byte(row.Key))

@@ -16,7 +16,8 @@ import (
 // its place and has what was committed; and when it is back, it has what it missed. In Galera it gets its place back;
 // of a source somebody promotes a replica, and gives the old one its data.
 func TestAGaleraClusterFailsOver(t *testing.T) {
-	failsOver(t, OwnCluster(t, Galera), "@@GLOBAL.wsrep_node_name", func(*Stack) {}, func(s *Stack, written func() string) {
+	const name = "@@GLOBAL.wsrep_node_name"
+	failsOver(t, OwnCluster(t, Galera), name, func(*Stack) {}, func(s *Stack, written func() string) {
 		poll.Until(t, "the first node being written to again", func() bool { return written() == "node1" })
 	})
 }
