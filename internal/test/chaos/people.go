@@ -156,7 +156,8 @@ func reconcileAll(ctx context.Context, w *world) (mended int) {
 // prune deletes rows that are old enough, which it makes first.
 func prune(ctx context.Context, w *world) (n int) {
 	must.Exec(ctx, w.db, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status,
-		consumer_times, consumer_timestamp, created_at) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+		consumer_times, consumer_timestamp, created_at)
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
 		SELECT '`+w.oracle.Group+`', 'stock.rollback', CONCAT('aged-', UUID()), REPEAT('h', 32), 1, 1,
 		UTC_TIMESTAMP(6) - INTERVAL 40 DAY, UTC_TIMESTAMP(6) - INTERVAL 40 DAY FROM n`)
 	var res struct{ Rows []struct{ Rows int } }
