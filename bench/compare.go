@@ -38,13 +38,8 @@ func readComparison(args []string) (c comparison) {
 	flags.IntVar(&c.pairs, "pairs", 12, "")
 	flags.Float64Var(&c.allow, "allow", 3, "")
 	flags.BoolVar(&c.resume, "resume", false, "")
-	var names []string
-	for rest := args; len(rest) > 0; { // flags may stand behind names
-		must.OK(flags.Parse(rest), usage)
-		if rest = flags.Args(); len(rest) > 0 {
-			names, rest = append(names, rest[0]), rest[1:]
-		}
-	}
+	must.OK(flags.Parse(args), usage)
+	names := flags.Args()
 	if len(names) < 2 || c.pairs < 2 || c.allow < 0 {
 		must.OK(fmt.Errorf("compare: want two builds, two pairs or more and no less than 0 percent\n%s", usage))
 	}
@@ -62,8 +57,9 @@ func compareMain(ctx context.Context, args []string, env func(string) string) {
 	s, err := readSettings(func(name string) string { return cmp.Or(env(name), inComparisons[name]) })
 	must.OK(err)
 	s.with(ctx, ground.Options{Builds: c.builds}, func(runners ...*run.Runner) {
-		p := s.resumable("compare.json", runners[0].Ground.Builds, "compare", c.resume)
-		c.print(os.Stdout, c.run(os.Stdout, p, func(side int, of run.Contestant) run.Round { return runners[side].Try(of) }))
+		p := resumable[[2]run.Round]("compare.json", runners[0].Ground.Builds, s, c.resume)
+		try := func(side int, of run.Contestant) run.Round { return runners[side].Round(of) }
+		c.print(os.Stdout, c.run(os.Stdout, p, try))
 	})
 }
 
@@ -73,21 +69,21 @@ var sides = []string{"a", "b"}
 // row is what was found out of one subject: pairs of rounds, one just after the other, of the builds a and b.
 type row struct {
 	figure.Subject
-	pairs   [][2]run.Round
-	missing string // why there are no more
+	pairs [][2]run.Round
 }
 
 // run measures all pairs: a b, b a, a b, and so on, so that who is second is not always the same. The first rounds of
 // all count for nothing, because the servers are cold.
-func (c comparison) run(out io.Writer, p *progress, try func(side int, of run.Contestant) run.Round) (rows []row) {
+func (c comparison) run(
+	out io.Writer, p *progress[[2]run.Round], try func(side int, of run.Contestant) run.Round,
+) (rows []row) {
 	warm := false
 	for _, subject := range c.subjects {
 		r := row{Subject: subject}
 		fmt.Fprintln(out, r.title())
-		for n := 0; n < c.pairs && r.missing == ""; n++ {
+		for n := range c.pairs {
 			name := fmt.Sprintf("%s, pair %d", subject.Name, n+1)
-			var both [2]run.Round
-			if !p.get(name, &both) {
+			r.pairs = append(r.pairs, p.part(name, func() (both [2]run.Round) {
 				for i := 0; i < len(sides) && !warm; i++ {
 					try(i, subject.Contestant)
 				}
@@ -96,12 +92,8 @@ func (c comparison) run(out io.Writer, p *progress, try func(side int, of run.Co
 					side := (i + n) % len(sides)
 					both[side] = try(side, subject.Contestant)
 				}
-				if r.missing = both[0].NotMeasured + both[1].NotMeasured; r.missing != "" {
-					break
-				}
-				p.put(name, both)
-			}
-			r.pairs = append(r.pairs, both)
+				return both
+			}))
 			all := r.compared("")
 			fmt.Fprintf(out, "  %s, %s first: ratio %.3f (%.3f to %.3f), %s\n", name, sides[n%len(sides)], all.Ratio, all.Low,
 				all.High, all.Verdict(c.allow))
@@ -139,9 +131,6 @@ func (c comparison) print(out io.Writer, rows []row) {
 	for _, r := range rows {
 		all := r.compared("")
 		verdict := all.Verdict(c.allow)
-		if r.missing != "" {
-			verdict = fmt.Sprintf("not measured, or not all: %.300s", strings.ReplaceAll(r.missing, "\n", " "))
-		}
 		if !strings.HasPrefix(verdict, figure.NotBelow) {
 			others = append(others, r.Name)
 		}

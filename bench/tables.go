@@ -19,26 +19,16 @@ var sizes = []string{
 	"MEMORY_BUDGET=16MiB", "MEMORY_BUDGET=128MiB", "MEMORY_BUDGET=256MiB",
 }
 
-// special measures something alone.
-func special(r *run.Runner, name string, do func(*run.Runner) run.Sample) run.Sample {
-	return r.Round(run.Contestant{Name: name, Special: do}).Sample
-}
-
 // sizing measures what the settings that memory hangs on cost in it.
 func sizing(_ settings, r *run.Runner) {
 	table := "| settings | small messages, MiB | large bodies while MySQL is blocked, MiB |\n|---|---|---|\n"
 	for _, size := range sizes {
-		m := special(r, size, func(r *run.Runner) run.Sample { return r.LargeBodies(r.Minute/6, strings.Fields(size)...) })
+		m := r.Round(run.Contestant{Name: size, Special: func(r *run.Runner) run.Sample {
+			return r.LargeBodies(r.Minute/6, strings.Fields(size)...)
+		}}).Sample
 		table += fmt.Sprintf("| `%s` | %.0f | %.0f |\n", size, m["after_small_mib"], m["max_mib"])
 	}
 	fmt.Print(table)
-}
-
-// pages shows what one look at each page costs, before the full log and without messages beside it.
-func pages(_ settings, r *run.Runner) {
-	for _, name := range slices.Sorted(maps.Keys(run.Pages())) {
-		r.Round(run.Contestant{Name: name, Extent: run.Looked, FullLog: true, Pages: []string{name}})
-	}
 }
 
 // year prints how fast the last day of a year of retention is beside the first one.
@@ -105,8 +95,8 @@ func fleet(_ settings, r *run.Runner) {
 		}
 	}
 	fmt.Print(table)
-	m := special(r, "rolling", func(r *run.Runner) run.Sample { return r.Rolling(of(1, 8)) })
-	if slow := m["below_half_s"]; slow > 2 {
+	rolling := func(r *run.Runner) run.Sample { return r.Rolling(of(1, 8)) }
+	if slow := r.Round(run.Contestant{Name: "rolling", Special: rolling}).Sample["below_half_s"]; slow > 2 {
 		must.OK(fmt.Errorf("for %.1f s fewer than half of the messages were applied, want 2 s at most", slow))
 	}
 }

@@ -34,7 +34,6 @@ const (
 
 	latencyFailing = "latency_failing"
 	starts         = "start"
-	relay          = "relay"
 	memory         = "memory"
 	largeBodies    = "large_bodies"
 )
@@ -43,7 +42,7 @@ const (
 const Offered, failEvery = 1000, 20
 
 // How many workers the rivals have. One alone was never the fastest where messages fail.
-var workerCounts, failingWorkers, poolWorkers = []int{1, 16, 64}, []int{16, 64}, []int{16, 64, 128}
+var workerCounts, failingWorkers = []int{1, 16, 64}, []int{16, 64}
 
 // named are the names of contestants that differ in a number.
 func named(format string, numbers []int) (names []string) {
@@ -70,14 +69,14 @@ var (
 	farAway, moreLanes = time.Millisecond, "LANES=8"
 )
 
-// cycle is one turn of everybody but the base, in groups. The base has its turn before each group in which somebody is
-// compared with it, so it is never far. The guesses are for the first turn only.
-func cycle() [][]run.Contestant {
+// groups are everybody but the base, in the order of their turns. The base has its turn before each group in which
+// somebody is compared with it, so it is never far. The guesses are for the first turn only.
+func groups() [][]run.Contestant {
 	plain := ground.Sowing{Unreserved: true}
-	statements, calls := ground.Sowing{Handler: config.HandlerSQL}, ground.Sowing{Handler: config.HandlerHTTP}
+	full := ground.Sowing{FullLog: true}
 	// Each message comes twice within two thousand: so both copies are in hand at the same time, and with two daemons
 	// half of them in two.
-	twins := ground.Sowing{Twice: true, TwinsApart: 1000}
+	twins := ground.Sowing{Twins: 1000}
 	failing := func(every int64) ground.Sowing { return ground.Sowing{PoisonEvery: every, Delays: Delays} }
 	lost := run.Contestant{Rival: rival.Classic, Extent: run.ToTheEnd, Sowing: failing(1)}
 	lostToo := lost
@@ -92,10 +91,9 @@ func cycle() [][]run.Contestant {
 			many("watermill_%d", workerCounts, run.Contestant{Rival: rival.Watermill, Guess: 4000}),
 		),
 		{
-			{Name: "duplicates", Sowing: ground.Sowing{Twice: true}, Guess: 35_000},
-			{Name: fullLog, FullLog: true, Guess: 25_000},
-			{Name: Pages, FullLog: true, Viewed: true, Guess: 25_000},
-			{Name: fullLog, FullLog: true, Guess: 25_000}, // pages stands between two of its kind
+			{Name: "duplicates", Sowing: ground.Sowing{Twins: 10_000}, Guess: 35_000},
+			{Name: fullLog, Sowing: full, Guess: 25_000},
+			{Name: Pages, Sowing: full, Viewed: true, Guess: 25_000},
 			{Name: "poison", Sowing: ground.Sowing{PoisonEvery: 1000}, Guess: 25_000},
 			{Name: "hot_goods", Sowing: ground.Sowing{Goods: run.FewGoods}, Guess: 30_000},
 		},
@@ -124,53 +122,39 @@ func cycle() [][]run.Contestant {
 		},
 			many("classic_%d_failing", failingWorkers, lost), many("watermill_%d_failing", failingWorkers, lostToo),
 		),
-		slices.Concat([]run.Contestant{
+		{
 			{Name: "mysql_1ms", MySQLDelay: farAway, Settings: []string{moreLanes}, Guess: 25_000},
 			{Name: contended1, Sowing: twins, Guess: 35_000},
 			{Name: "contended", Daemons: 2, Sowing: twins, Guess: 35_000},
-			{Name: handlerSQL, Sowing: statements, Guess: 20_000}, {Name: handlerHTTP, Sowing: calls, Guess: 8000},
+			{Name: handlerSQL, Sowing: ground.Sowing{Handler: config.HandlerSQL}, Guess: 20_000},
+			{Name: handlerHTTP, Sowing: ground.Sowing{Handler: config.HandlerHTTP}, Guess: 8000},
 			{Name: guardedSQL, Sowing: ground.Sowing{Handler: config.HandlerSQL, Guarded: true}, Guess: 20_000},
 		},
-			many("classic_%d_sql", workerCounts, run.Contestant{Rival: rival.Classic, Sowing: statements, Guess: 2500}),
-			many("pool_%d", poolWorkers, run.Contestant{Rival: rival.Pool, Sowing: calls, Guess: 4000}),
-		),
 		{{Name: Latency, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, 0, "") }}},
 		{{Name: latencyFailing, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, failEvery, Delays) }}},
 		{{Name: starts, Special: (*run.Runner).Starts}},
-		{{Name: relay, Special: (*run.Runner).Relay}},
-	}
-}
-
-// once are those that are measured once, after the cycles.
-func once() [][]run.Contestant {
-	return [][]run.Contestant{
 		{{Name: memory, Special: (*run.Runner).Memory}},
 		{{Name: largeBodies, Special: func(r *run.Runner) run.Sample { return r.LargeBodies(r.Minute / 2) }}},
 	}
 }
 
 // Cycle is one turn of the contestants that the wanted figures need, in the groups that are compared with each other,
-// the base before each group that is compared with it. Those that only points of the curves, or remarks, are made of
-// have one turn, in the first cycle: the run is long enough. So have rivals that others of their figure have beaten in
-// the cycles before. After the last cycle come those that are measured once.
-func Cycle(wanted []string, before Results, after bool) (all [][]run.Contestant) {
-	base, groups := run.Contestant{Name: Base, Guess: 30_000}, cycle()
-	if after {
-		groups = once()
-	}
-	needed, compared := needs(wanted, len(before) == 0)
-	needed = slices.DeleteFunc(needed, before.beaten)
-	for _, g := range groups {
+// the base before each group that is compared with it. Those that are measured once, and of which only points of the
+// curves, or remarks, are made, have one turn, in the first cycle: the run is long enough.
+func Cycle(wanted []string, first bool) (all [][]run.Contestant) {
+	needed, compared := needs(wanted, first)
+	base := run.Contestant{Name: Base, Guess: 30_000}
+	based := false
+	for _, g := range groups() {
 		some := slices.DeleteFunc(g, func(c run.Contestant) bool { return !slices.Contains(needed, c.Name) })
 		if slices.ContainsFunc(some, func(c run.Contestant) bool { return slices.Contains(compared, c.Name) }) {
-			some = slices.Insert(some, 0, base)
+			some, based = slices.Insert(some, 0, base), true
 		}
 		if len(some) > 0 {
 			all = append(all, some)
 		}
 	}
-	based := slices.ContainsFunc(all, func(g []run.Contestant) bool { return g[0].Name == Base })
-	if !based && !after && slices.Contains(needed, Base) {
+	if !based && slices.Contains(needed, Base) {
 		all = slices.Insert(all, 0, []run.Contestant{base})
 	}
 	return all
@@ -180,16 +164,16 @@ func Cycle(wanted []string, before Results, after bool) (all [][]run.Contestant)
 // of, and those of them that are compared with the base.
 func needs(wanted []string, first bool) (names, compared []string) {
 	for _, d := range definitions {
-		if !slices.Contains(wanted, d.Key) {
+		if !slices.Contains(wanted, d.Key) || d.once && !first {
 			continue
 		}
 		some := d.made()
-		names = append(names, some...)
 		if first {
-			names = append(names, d.remarks...)
+			some = append(some, d.remarks...)
 		}
+		names = append(names, some...)
 		if slices.Contains(some, Base) {
-			compared = append(append(compared, some...), d.remarks...)
+			compared = append(compared, some...)
 		}
 	}
 	for _, c := range curves {

@@ -1,3 +1,5 @@
+// Package figure says what is measured and what it shall come to: the contestants, the order in which they take turns,
+// the figures with their goals, and how a figure is made of rounds. It runs nothing itself.
 package figure
 
 import (
@@ -15,16 +17,6 @@ import (
 // Results are the rounds of a run, or of a part of it, in the order they were run.
 type Results []run.Round
 
-// NotMeasured is how many rounds could not be measured.
-func (t Results) NotMeasured() (n int) {
-	for _, r := range t {
-		if r.NotMeasured != "" {
-			n++
-		}
-	}
-	return n
-}
-
 // Figure is one figure with how it came about. Most are a ratio of rounds: of's by those of another, or by those of the
 // best of some rivals.
 type Figure struct {
@@ -39,20 +31,16 @@ type Figure struct {
 	Parts   map[string]float64 `json:"parts"` // what the value is made of: medians
 	Note    string             `json:"note,omitempty"`
 	Cause   string             `json:"cause,omitempty"` // why the goal is not reached
-	// NotMeasured, if not empty, says why there is no value.
-	NotMeasured string `json:"not_measured,omitempty"`
 
 	of      string   // a contestant; empty: the one that is named as the figure
 	by      string   // round by round, each by the last one of this contestant before it; empty: the base
 	rivals  []string // of's last round before it by each round of the best of these
 	remarks []string // contestants that stand in the table beside the rivals, and are measured in the first cycle only
 	value   func(run.Round) float64
-	// make, if not nil, makes the figure's own values, one a cycle, and its parts otherwise.
-	make func(Results) (rounds []float64, parts map[string]float64)
-	// field, if not empty, is what of the samples makes the figure's values.
-	field string
-	parts []string
-	most  map[string]float64 // bounds parts too
+	// own, if not nil, is what a round of of's says by itself: a value, and parts.
+	own  func(run.Round) (float64, run.Sample)
+	most map[string]float64 // bounds parts too
+	once bool               // it is measured in the first cycle only
 }
 
 // IsReached says whether the goal is, or – if there is none.
@@ -83,29 +71,15 @@ func reached(goal string, value float64) *bool {
 	return &ok
 }
 
-// Figures are those of the wanted ones that there are results for, and those of which a result is missing that could
-// not be measured.
+// Figures are those of the wanted ones that there are results for.
 func (t Results) Figures(wanted []string) (all []Figure) {
 	for _, f := range definitions {
-		if !slices.Contains(wanted, f.Key) {
+		if !slices.Contains(wanted, f.Key) ||
+			slices.ContainsFunc(f.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
 			continue
 		}
 		var rounds []float64
-		if !slices.ContainsFunc(f.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
-			rounds, f.Parts = f.values(t)
-		}
-		if len(rounds) == 0 {
-			f.Cause = ""
-			for _, r := range t {
-				if slices.Contains(f.made(), r.Contestant) {
-					f.NotMeasured = cmp.Or(r.NotMeasured, f.NotMeasured)
-				}
-			}
-			if f.NotMeasured != "" {
-				all = append(all, f)
-			}
-			continue
-		}
+		rounds, f.Parts = f.values(t)
 		middle := Median(rounds)
 		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), reached(f.Goal, middle)
 		for name, x := range f.Parts {
@@ -128,12 +102,15 @@ func (f Figure) values(t Results) (own []float64, parts map[string]float64) {
 	if value == nil {
 		value = deliveries
 	}
-	switch {
-	case f.make != nil:
-		return f.make(t)
-	case f.field != "":
-		return f.sampled(t.of(f.of))
-	case len(f.rivals) == 0:
+	if f.own != nil {
+		var samples []run.Sample
+		for _, r := range t.of(f.of) {
+			x, sample := f.own(r)
+			own, samples = append(own, x), append(samples, sample)
+		}
+		return own, medians(samples)
+	}
+	if len(f.rivals) == 0 {
 		return t.ratios(f.of, f.by, value)
 	}
 	// The best is the one with the highest median of all rounds; the parts show the others too.
@@ -150,95 +127,50 @@ func (f Figure) values(t Results) (own []float64, parts map[string]float64) {
 	return own, parts
 }
 
-// sampled are the values of one kind of measurement; its parts are medians, but for those whose name says more.
-func (f Figure) sampled(all []run.Round) (own []float64, parts map[string]float64) {
-	parts = map[string]float64{}
-	of := func(name string) []float64 { return pick(all, func(r run.Round) float64 { return r.Sample[name] }) }
-	for _, name := range f.parts {
-		switch values := of(name); name {
-		case "fastest_ms":
-			parts[name] = slices.Min(values)
-		case "slowest_ms":
-			parts[name] = slices.Max(values)
-		case "starts":
-			parts[name] = values[0] * float64(len(values))
-		default:
-			parts[name] = Median(values)
-		}
-	}
-	return of(f.field), parts
-}
-
 // ratios divides each round of a contestant by the last one of another before it.
 func (t Results) ratios(name, other string, value func(run.Round) float64) (all []float64, parts map[string]float64) {
 	var others []float64
 	for i, r := range t {
-		if o, ok := last(t[:i], other); ok && r.Contestant == name && r.NotMeasured == "" {
-			all = append(all, value(r)/value(o))
-			others = append(others, value(o))
+		before := t[:i].of(other)
+		if r.Contestant == name && len(before) > 0 {
+			o := value(before[len(before)-1])
+			all = append(all, value(r)/o)
+			others = append(others, o)
 		}
 	}
 	return all, map[string]float64{name: Median(pick(t.of(name), value)), other: Median(others)}
 }
 
-// besideBoth divides each round with somebody at the pages by the mean of the rounds without before and after it: what
-// differs between two rounds of the same is more than what such a figure is about.
-func besideBoth(t Results) (all []float64, parts map[string]float64) {
-	for i, r := range t {
-		before, ok1 := last(t[:i], fullLog)
-		rest := slices.Clone(t[i:])
-		slices.Reverse(rest)
-		after, ok2 := last(rest, fullLog)
-		if r.Contestant == "pages" && r.NotMeasured == "" && ok1 && ok2 {
-			all = append(all, 2*r.Rate/(before.Rate+after.Rate))
+// slowestPage is the slowest answer of a round; the parts are the pages.
+func slowestPage(r run.Round) (float64, run.Sample) {
+	return slices.Max(slices.Collect(maps.Values(r.Pages))), r.Pages
+}
+
+func ownCPU(r run.Round) (float64, run.Sample) { return r.CPU["client"], r.CPU }
+
+// sampled is what a round that is special has measured under this name; all that it has measured are the parts.
+func sampled(name string) func(run.Round) (float64, run.Sample) {
+	return func(r run.Round) (float64, run.Sample) { return r.Sample[name], r.Sample }
+}
+
+// medians are those of what the samples have under each name.
+func medians(samples []run.Sample) map[string]float64 {
+	all, middle := map[string][]float64{}, map[string]float64{}
+	for _, s := range samples {
+		for name, x := range s {
+			all[name] = append(all[name], x)
 		}
 	}
-	return all, map[string]float64{"pages": t.rate("pages"), fullLog: t.rate(fullLog)}
-}
-
-// beaten says that another rival of the same figure was so much faster that this one will not be the best.
-func (t Results) beaten(name string) bool {
-	const clearly = 0.9
-	return slices.ContainsFunc(definitions, func(f Figure) bool {
-		return slices.Contains(f.rivals, name) && len(t.of(name)) > 0 &&
-			t.rate(name) < clearly*slices.Max(pick(f.rivals, t.rate))
-	})
-}
-
-// slowestPages are the slowest answers of each round; the parts are the pages.
-func slowestPages(t Results) (slowest []float64, parts map[string]float64) {
-	parts = map[string]float64{}
-	for _, r := range t.of("pages") {
-		for name, ms := range r.Pages {
-			parts[name] = max(parts[name], ms)
-		}
-		if len(r.Pages) > 0 {
-			slowest = append(slowest, slices.Max(slices.Collect(maps.Values(r.Pages))))
-		}
+	for name, values := range all {
+		middle[name] = round(Median(values))
 	}
-	return slowest, parts
+	return middle
 }
 
-// Processes are those whose CPU is accounted for.
-var Processes = append(slices.Clip(run.Working), "bench")
-
-func cpuOfBase(t Results) ([]float64, map[string]float64) {
-	return pick(t.of(Base), func(r run.Round) float64 { return r.CPU["client"] }), t.cpu(Base)
-}
-
-// cpu is what a delivery of a contestant cost each process.
-func (t Results) cpu(name string) map[string]float64 {
-	parts := map[string]float64{}
-	for _, process := range Processes {
-		parts[process] = round(Median(pick(t.of(name), func(r run.Round) float64 { return r.CPU[process] })))
-	}
-	return parts
-}
-
-// of are the rounds of one contestant that could be measured.
-func (t Results) of(name string) (rounds []run.Round) {
+// of are the rounds of one contestant.
+func (t Results) of(name string) (rounds Results) {
 	for _, r := range t {
-		if r.Contestant == name && r.NotMeasured == "" {
+		if r.Contestant == name {
 			rounds = append(rounds, r)
 		}
 	}
@@ -247,16 +179,6 @@ func (t Results) of(name string) (rounds []run.Round) {
 
 // rate is the median of a contestant's deliveries/s.
 func (t Results) rate(name string) float64 { return Median(pick(t.of(name), deliveries)) }
-
-// last is a contestant's last round of these, if it could be measured.
-func last(rounds []run.Round, name string) (r run.Round, ok bool) {
-	for _, r := range slices.Backward(rounds) {
-		if r.Contestant == name {
-			return r, r.NotMeasured == ""
-		}
-	}
-	return r, false
-}
 
 // Curve is throughput, in messages a second, over a setting; the base is the point at the default.
 type Curve struct {
@@ -307,7 +229,7 @@ type Contestant struct {
 	Rounds []float64          `json:"rounds"`
 	CPU    map[string]float64 `json:"cpu_us_per_delivery"`
 	Busy   float64            `json:"cores_busy"`
-	Quiet  int                `json:"quiet_rounds"` // of Rounds
+	Others float64            `json:"cores_busy_otherwise"` // by whoever else worked on the machine
 }
 
 // Contestants are all, in the order of their first round.
@@ -319,38 +241,17 @@ func (t Results) Contestants() (all []Contestant) {
 			continue
 		}
 		rates := pick(rounds, deliveries)
+		var cpu []run.Sample
+		for _, r := range rounds {
+			cpu = append(cpu, r.CPU)
+		}
 		all = append(all, Contestant{
 			Name: r.Contestant, Rate: round(Median(rates)), Spread: spread(rates), Rounds: rounded(rates),
-			CPU: t.cpu(r.Contestant), Busy: round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
-			Quiet: t.quiet(rounds),
+			CPU: medians(cpu), Busy: round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
+			Others: round(Median(pick(rounds, func(r run.Round) float64 { return r.Others }))),
 		})
 	}
 	return all
-}
-
-// quiet is how many of these rounds were on a quiet machine: fixed work took no more than 1.2 times as long before and
-// after them as it did around the best quarter of the run's rounds. The best one alone may be an accident.
-func (t Results) quiet(rounds []run.Round) (n int) {
-	const most = 1.2
-	all := map[string][]float64{}
-	for _, r := range t {
-		for name, took := range r.Fixed {
-			all[name] = append(all[name], took)
-		}
-	}
-	for _, took := range all {
-		slices.Sort(took)
-	}
-	for _, r := range rounds {
-		loud := len(r.Fixed) == 0
-		for name, took := range r.Fixed {
-			loud = loud || took > most*all[name][(len(all[name])-1)/4]
-		}
-		if !loud {
-			n++
-		}
-	}
-	return n
 }
 
 func pick[T any](rounds []T, value func(T) float64) (all []float64) {

@@ -3,13 +3,13 @@ package figure
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 
 	"golang.org/x/perf/benchmath"
 
+	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
@@ -66,15 +66,13 @@ type Subject struct {
 // product's side alone: who is compared with it is the same for both builds. So some figures mean the same subject.
 func Subjects(names []string) (all []Subject) {
 	whole := map[string]run.Contestant{}
-	for _, c := range slices.Concat(Cycle(Names(), nil, false)...) {
+	for _, c := range slices.Concat(Cycle(Names(), true)...) {
 		if c.Rival == "" && c.Special == nil {
 			whole[c.Name] = wholeOf(c)
 		}
 	}
 	whole[Latency] = run.Contestant{Name: Latency, Extent: run.Evenly, Guess: Offered}
-	whole[Pages] = run.Contestant{
-		Name: Pages, Extent: run.Looked, FullLog: true, Pages: slices.Sorted(maps.Keys(run.Pages())),
-	}
+	whole[Pages] = run.Contestant{Name: Pages, Extent: run.Looked, Sowing: ground.Sowing{FullLog: true}}
 	meant := map[string]string{}
 	known := []string{Base, Latency}
 	for _, d := range definitions {

@@ -19,23 +19,10 @@ func (f Figure) made() []string {
 	return names
 }
 
-// The keys of the curves, and of some figures.
-const (
-	LatencyP50     = "latency_p50_ms"
-	LatencyP99     = "latency_p99_ms"
-	LatencyFailing = "latency_failing_5_p99_ms" // of the good messages among some that fail
-	StartMS        = "start_ms"
-	RSS            = "rss_mib"
-	LargeRSS       = "large_bodies_rss_mib"
-	BatchSize      = "batch_size"
-	Lanes          = "lanes"
-)
-
 // fiveAttempts are the same for everybody.
 var fiveAttempts = "five attempts each, " + strings.ReplaceAll(Delays, ",", ", ") + " apart"
 
 const (
-	pagesNote   = "5,000,000 rows, 100,000 dead letters; a page every 0.6 s, each in turn, and the overview live"
 	lockNote    = "its servers run on the same two cores"
 	failingNote = "an order without its reservation; until the last good one is applied"
 	lanesNote   = "eight lanes instead of four"
@@ -72,12 +59,8 @@ var definitions = complete([]Figure{
 		Note: "and 100,000 dead letters",
 	},
 	{
-		Key: "pages", What: "while somebody looks at the pages ÷ while nobody does", Goal: "≥ 0.98", by: fullLog,
-		Note: pagesNote, make: besideBoth,
-	},
-	{
-		Key: "page_ms", What: "the slowest answer of any page meanwhile", Unit: "ms", Goal: "≤ 200", of: Pages,
-		Note: pagesNote, make: slowestPages,
+		Key: "page_ms", What: "the slowest answer of any page before that log, at full speed", Unit: "ms", Goal: "≤ 200",
+		Note: "a page every 0.6 s, each in turn, and the overview live", of: Pages, own: slowestPage,
 	},
 	{
 		Key: "poison", What: "with 1 failing message in 1,000 ÷ without, in applied messages/s", Goal: "≥ 0.7",
@@ -133,21 +116,13 @@ var definitions = complete([]Figure{
 			"handler", Goal: "≥ 0.4",
 	},
 	{
-		Key: "handler_sql_classic", What: "HANDLER=sql ÷ the classic algorithm with the same two updates, best of 1, 16, " +
-			"64 workers", Goal: "≥ 4", of: handlerSQL, rivals: named("classic_%d_sql", workerCounts),
-	},
-	{
 		Key: handlerHTTP, What: "HANDLER=http, a service that answers in 1 ms ÷ the built-in handler", Goal: "≥ 0.5",
 		Cause: "the HTTP client and the service, on the same cores, take two thirds of what the goal leaves for a call",
 		Note:  "the service runs in the bench, on the same two cores",
 	},
 	{
-		Key: "handler_http_pool", What: "HANDLER=http ÷ a worker pool in Go with a commit before and after each call, best " +
-			"of 16, 64, 128 workers", Goal: "≥ 2", of: handlerHTTP, rivals: named("pool_%d", poolWorkers),
-	},
-	{
 		Key: "cpu_us_per_message", What: "the daemon's own CPU for a message, user and system", Unit: "µs", of: Base,
-		make: cpuOfBase, Note: "the parts are the CPU of all processes for the same message",
+		own: ownCPU, Note: "the parts are the CPU of all processes for the same message",
 	},
 	{
 		Key: rival.Floor, What: "MySQL's CPU for the same rows, made by itself from ranges of 10,000 orders ÷ for rollbackd",
@@ -155,41 +130,35 @@ var definitions = complete([]Figure{
 		Note:  "three statements a transaction, no queue and no Redis",
 	},
 	{
-		Key: LatencyP50, What: fmt.Sprintf(evenly, "50th"), Unit: "ms", Goal: "≤ 6", Note: lookedFor, Cause: oneByOne,
-		of: Latency, field: "p50_ms", parts: latencyParts,
+		Key: "latency_p50_ms", What: fmt.Sprintf(evenly, "50th"), Unit: "ms", Goal: "≤ 6", Note: lookedFor, Cause: oneByOne,
+		of: Latency, own: sampled("p50_ms"),
 	},
 	{
-		Key: LatencyP99, What: fmt.Sprintf(evenly, "99th"), Unit: "ms", Goal: "≤ 25", Note: lookedFor, Cause: oneByOne,
-		of: Latency, field: "p99_ms", parts: latencyParts,
+		Key: "latency_p99_ms", What: fmt.Sprintf(evenly, "99th"), Unit: "ms", Goal: "≤ 25", Note: lookedFor, Cause: oneByOne,
+		of: Latency, own: sampled("p99_ms"),
 	},
 	{
-		Key: LatencyFailing, What: "publish to applied of the good ones among 1,000 messages/s of which 5 % fail, 99th " +
-			"percentile", Unit: "ms", Goal: "≤ 30", Note: lookedFor + "; the others have " + fiveAttempts,
-		Cause: oneByOne, of: latencyFailing, field: "p99_ms", parts: append([]string{"p50_ms"}, latencyParts...),
+		Key: "latency_failing_5_p99_ms", What: "publish to applied of the good ones among 1,000 messages/s of which 5 % " +
+			"fail, 99th percentile", Unit: "ms", Goal: "≤ 30", Note: lookedFor + "; the others have " + fiveAttempts,
+		Cause: oneByOne, of: latencyFailing, own: sampled("p99_ms"),
 	},
 	{
-		Key: StartMS, What: "start of a daemon to its first effect, on warm servers", Unit: "ms", Goal: "≤ 300",
+		Key: "start_ms", What: "start of a daemon to its first effect, on warm servers", Unit: "ms", Goal: "≤ 300",
 		Note: "a message waits; from before the process is made until its row is committed",
-		of:   starts, field: "ms", parts: []string{"starts", "fastest_ms", "slowest_ms"},
+		of:   starts, own: sampled("ms"),
 	},
 	{
-		Key: relay, What: "rollbackd relay ÷ a publisher with confirms that has the same messages in memory",
-		Goal: "≥ 0.6", Note: "both on the same two cores as MySQL and RabbitMQ, from the first message to the last",
-		Cause: "MySQL reads, claims and deletes a row for each message, in two commits a batch",
-		field: "ratio", parts: []string{"relay_per_second", "plain_per_second", "messages"},
-	},
-	{
-		Key: RSS, What: "daemon's resident memory before a backlog of 1,000,000, at most; the last minute's by the " +
+		Key: "rss_mib", What: "daemon's resident memory before a backlog of 1,000,000, at most; the last minute's by the " +
 			"second's", Unit: "MiB", Goal: "≤ 150, last minute ≤ 1.1 × second",
 		most: map[string]float64{"last_by_second": 1.1},
-		Note: "one run of three minutes; a shop that goes on keeps the queue full", of: memory, field: "max_mib",
-		parts: []string{
-			"second_minute_mib", "last_minute_mib", "last_by_second", "least_queued", "applied", "minute_seconds"},
+		Note: "one run of three minutes; it stands still while a shop refills the queue", of: memory, own: sampled("max_mib"),
+		once: true,
 	},
 	{
-		Key: LargeRSS, What: "daemon's resident memory, at most, with 2,400 bodies of 256 KiB while MySQL is blocked",
+		Key: "large_bodies_rss_mib", What: "daemon's resident memory, at most, with 2,400 bodies of 256 KiB while MySQL " +
+			"is blocked",
 		Unit: "MiB", Goal: "≤ 200", Note: "after 100,000 ordinary messages at full speed; then all are applied",
-		of: largeBodies, field: "max_mib", parts: []string{"after_small_mib", "at_block_mib", "blocked_seconds"},
+		of: largeBodies, own: sampled("max_mib"), once: true,
 	},
 })
 
@@ -207,22 +176,20 @@ func complete(all []Figure) []Figure {
 	for i := range all {
 		f := &all[i]
 		f.of, f.Unit, f.Goal = cmp.Or(f.of, f.Key), cmp.Or(f.Unit, "ratio"), cmp.Or(f.Goal, "reported")
-		if f.rivals == nil && f.make == nil && f.field == "" {
+		if f.rivals == nil && f.own == nil {
 			f.by = cmp.Or(f.by, Base)
 		}
 	}
 	return all
 }
 
-var latencyParts = []string{"row_written_p50_ms", "row_written_p99_ms", "max_ms", "sampled", "offered_per_second"}
-
 var curves = []Curve{
 	{
-		Key: BatchSize, Title: "Applied messages per second over batch size (4 lanes)", XLabel: "ROLLBACKD_BATCH_SIZE",
+		Key: "batch_size", Title: "Applied messages per second over batch size (4 lanes)", XLabel: "ROLLBACKD_BATCH_SIZE",
 		format: "batch_%d", values: []int{1, 10, 50, 100, 500, 1000, 2000}, Default: 1000, guess: 3000,
 	},
 	{
-		Key: Lanes, Title: "Applied messages per second over lanes (batches of 1,000)", XLabel: "ROLLBACKD_LANES",
+		Key: "lanes", Title: "Applied messages per second over lanes (batches of 1,000)", XLabel: "ROLLBACKD_LANES",
 		format: "lanes_%d", values: []int{1, 2, 4, 8}, Default: 4, guess: 30_000,
 	},
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,28 +14,45 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/outbox"
 )
 
-// newQueue deletes the queues of the round before, with their logs on disk, and lets the product declare them anew.
-func (f *Field) newQueue() {
+const (
+	// Exchange, Queue and RoutingKey are the product's own defaults.
+	Exchange, Queue, RoutingKey = "stock", "stock.rollback", "stock.rollback"
+	// Group is the product's default too; rivals write it into the same column.
+	Group = "stock-rollback"
+	// events is the queue that events come to.
+	events = "bench.events"
+)
+
+// amqpURL is the round's virtual host. Each round has one of its own: what a round before, or a declaration on which
+// RabbitMQ gave up under load, has left is in nobody's way.
+func (g *Ground) amqpURL() string { return fmt.Sprintf("%sround-%d", g.Stack.RabbitMQ.URL(), g.hosts) }
+
+// newQueues removes the virtual host of the round before, with its queues and their logs on disk, and lets the product
+// declare its queues in a new one.
+func (f *Field) newQueues() {
+	g := f.ground
+	const by, replace = `<<"bench">>`, `catch rabbit_vhost:delete(<<"round-%[1]d">>, %[3]s), ok = ` +
+		`rabbit_vhost:add(<<"round-%[2]d">>, %[3]s), ok = rabbit_auth_backend_internal:set_permissions(` +
+		`<<"rollbackd">>, <<"round-%[2]d">>, <<".*">>, <<".*">>, <<".*">>, %[3]s)`
+	must.Get(g.Stack.RabbitMQ.Eval(g.Ctx, fmt.Sprintf(replace, g.hosts, g.hosts+1, by)))
+	g.hosts++
 	cfg, _, err := config.Load(f.Environ())
 	must.OK(err)
-	var queues []string
-	f.ground.mains = f.sown.mains()
-	for _, main := range f.ground.mains {
-		queues = append(queues, rabbit.TopologyConfig{Exchange: Exchange, Queue: main, Delays: cfg.RetryDelays}.Queues()...)
-	}
-	before := f.ground.queues
-	f.ground.queues = queues
-	for _, queue := range slices.Compact(slices.Sorted(slices.Values(append(before, queues...)))) {
-		f.ground.onChannel("delete queue "+queue, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDelete(queue, false, false, false)
-			return err
-		})
+	g.mains, g.queues = f.Sown.mains(), nil
+	for _, main := range g.mains {
+		topology := rabbit.TopologyConfig{Exchange: Exchange, Queue: main, Delays: cfg.RetryDelays}
+		g.queues = append(g.queues, topology.Queues()...)
 	}
 	f.migrate()
-	if f.sown.Emits {
-		f.newOutbox()
+	if f.Sown.Emits {
+		f.exec("TRUNCATE TABLE " + outbox.Table)
+		g.onChannel("make queue "+events, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(events, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			return errors.Join(err, ch.QueueBind(events, config.EmitStockReleased, Exchange, false, nil))
+		})
 	}
 }
 
@@ -56,65 +72,35 @@ func (s Sowing) severalQueues() (all []string) {
 	}
 	var names []string
 	for n, queue := range s.mains() {
-		name := fmt.Sprintf("q%d", n)
-		names = append(names, name)
-		all = append(all, strings.ToUpper(name)+"__QUEUE="+queue, strings.ToUpper(name)+"__ROUTING_KEYS="+queue)
+		names = append(names, fmt.Sprintf("q%d", n))
+		all = append(all, fmt.Sprintf("Q%d__QUEUE=%s", n, queue), fmt.Sprintf("Q%d__ROUTING_KEYS=%s", n, queue))
 	}
 	return append(all, "QUEUES="+strings.Join(names, ","))
 }
 
 // Depth is how many messages are ready in the main queues.
-func (g *Ground) Depth() (n int64) {
-	for _, queue := range g.mains {
-		n += g.depth(queue)
-	}
-	return n
-}
+func (g *Ground) Depth() int64 { return g.depth(g.mains...) }
 
-// depths are how many messages are ready in the main queues, in the dead-letter queue, and in these and all others.
-func (g *Ground) depths() (left, dead, all int64) {
-	for _, queue := range g.queues {
-		all += g.depth(queue)
-	}
-	return g.Depth(), g.depth(rabbit.DeadQueue(Queue)), all
-}
-
-func (g *Ground) depth(queue string) (n int64) {
-	g.onChannel("look at queue "+queue, func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		n = int64(q.Messages)
-		return err
+func (g *Ground) depth(queues ...string) (n int64) {
+	g.onChannel("look at queues", func(ch *amqp.Channel) error {
+		for _, queue := range queues {
+			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			n += int64(q.Messages)
+		}
+		return nil
 	})
 	return n
 }
 
-// connect makes the bench's own connection to RabbitMQ.
-func (g *Ground) connect() { g.amqp = must.Get(amqp.Dial(g.Stack.RabbitMQ.URL())) }
-
-// Reconnect makes a new connection after a round that failed, as soon as RabbitMQ accepts one: an error such as 541
-// ends the old one. And it removes members of queues that nobody owns: a declaration on which RabbitMQ gave up under
-// load leaves one, and each later one fails with 541, cluster_not_formed.
-func (g *Ground) Reconnect() {
-	_ = g.amqp.Close() // it is dead, or about to be
-	var err error
-	g.Within(time.Minute, func() bool { err = must.Catch(g.connect); return err == nil })
-	must.OK(err, "connect again")
-	var names []string
-	for _, queue := range g.queues {
-		names = append(names, fmt.Sprintf("<<%q>>", queue))
-	}
-	g.eval(fmt.Sprintf(`[ra:force_delete_server(quorum_queues, {M, node()}) ||
-		Q <- [%s], M <- [binary_to_atom(<<"%%2F_", Q/binary>>, utf8)], whereis(M) =/= undefined,
-		rabbit_amqqueue:lookup({resource, <<"/">>, queue, Q}) =:= {error, not_found}]`, strings.Join(names, ",")))
-}
-
-// onChannel runs do with a channel of its own, because a refusal closes the channel.
+// onChannel runs do with a channel of a new connection, which nothing that went wrong before has ended.
 func (g *Ground) onChannel(what string, do func(*amqp.Channel) error) {
-	ch, err := g.amqp.Channel()
-	if err == nil {
-		err = errors.Join(do(ch), ch.Close())
-	}
+	conn, err := amqp.Dial(g.amqpURL())
 	must.OK(err, what)
+	defer conn.Close() // what was asked is answered
+	must.OK(do(must.Get(conn.Channel())), what)
 }
 
 // Producer publishes the messages of a field's orders with confirmation, many at a time.
@@ -137,15 +123,26 @@ const (
 // Producing runs do with a producer, which has a connection of its own, and waits for the last confirmations; then the
 // field knows of the messages.
 func (f *Field) Producing(do func(*Producer)) {
-	conn := must.Get(amqp.Dial(f.ground.Stack.RabbitMQ.URL()))
-	defer conn.Close() // all is confirmed, or has failed
-	p := &Producer{field: f, ch: must.Get(conn.Channel())}
-	defer func() { f.published.Add(p.published) }()
-	must.OK(p.ch.Confirm(false))
-	do(p)
-	for len(p.open) > 0 {
-		p.settle()
-	}
+	f.ground.onChannel("publish", func(ch *amqp.Channel) error {
+		p := &Producer{field: f, ch: ch}
+		defer func() { f.published.Add(p.published) }()
+		must.OK(ch.Confirm(false))
+		do(p)
+		for len(p.open) > 0 {
+			p.settle()
+		}
+		return nil
+	})
+}
+
+// Publish sends the messages of the orders from to to-1, with bodies of so many bytes if that is not 0.
+func (f *Field) Publish(from, to int64, bodyBytes int) {
+	f.Producing(func(p *Producer) {
+		p.BodyBytes = bodyBytes
+		for n := from; n < to; n++ {
+			p.Publish(n)
+		}
+	})
 }
 
 // Publish sends the message of order n; it waits when too many are unconfirmed. One that came to no queue is confirmed
@@ -158,7 +155,7 @@ func (p *Producer) Publish(n int64) {
 	mains := p.field.ground.mains
 	key := mains[n%int64(len(mains))]
 	confirm, err := p.ch.PublishWithDeferredConfirm(Exchange, key, mandatory, immediate, amqp.Publishing{
-		MessageId: Key(p.field.sown.seed, n), Body: padded(body(n, p.field.sown.Goods), p.BodyBytes),
+		MessageId: p.field.KeyOf(n), Body: padded(body(n, p.field.Sown.Goods), p.BodyBytes),
 		ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: time.Now(),
 	})
 	must.OK(err, "publish order")
@@ -176,18 +173,17 @@ func (p *Producer) settle() {
 	p.open = p.open[1:]
 }
 
+// Published is how many messages the producers that have closed have published in this round.
+func (f *Field) Published() int64 { return f.published.Load() }
+
 // countedWithin is how long RabbitMQ may take until it counts what it has confirmed.
 const countedWithin = 20 * time.Second
-
-// blockOfTwins is how far apart the two copies of a message lie if nothing else is said: a block of messages is
-// followed by its copies, shuffled.
-const blockOfTwins = 10_000
 
 // publishBacklog publishes the orders in their order, as a shop would; where nothing is reserved the order is nobody's
 // business, and three connections are faster.
 func (f *Field) publishBacklog() {
 	producers := 1
-	if f.sown.Unreserved {
+	if f.Sown.Unreserved {
 		producers = 3
 	}
 	must.Side(producers, func(first int) {
@@ -201,16 +197,17 @@ func (f *Field) publishBacklog() {
 
 // publishBlocks publishes its share of the blocks of orders: one of so many, beginning with the first.
 func (p *Producer) publishBlocks(first, every int64) {
-	s := p.field.sown
-	rng := rand.New(rand.NewPCG(s.seed, 2))
-	block := cmp.Or(s.TwinsApart, blockOfTwins)
+	const usual = 10_000
+	s := p.field.Sown
+	rng := rand.New(rand.NewPCG(s.Seed, 2))
+	block := cmp.Or(s.Twins, usual)
 	for from := first * block; from < s.Orders; from += every * block {
 		must.OK(context.Cause(p.field.ground.Ctx))
 		size := min(block, s.Orders-from)
 		for n := range size {
 			p.Publish(from + n)
 		}
-		if s.Twice {
+		if s.Twins > 0 {
 			for _, n := range rng.Perm(int(size)) {
 				p.Publish(from + int64(n))
 			}

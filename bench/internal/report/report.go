@@ -1,19 +1,24 @@
+// Package report writes what was measured: results.json for machines, RESULTS.md and the curves for people, and says on
+// what machine. It computes no figures.
 package report
 
 import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/template"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
@@ -29,7 +34,6 @@ type Report struct {
 	Cycles      int           // how often everybody had a turn
 	Complete    bool          // all figures, each as long and as often as the defaults say, or more
 	Machine     Machine
-	Servers     []string // how they were set up
 	Results     figure.Results
 	Figures     []figure.Figure
 	Contestants []figure.Contestant
@@ -52,9 +56,7 @@ func (r Report) Write(dir string) {
 func (r Report) Remember(dir string) {
 	values := map[string]float64{}
 	for _, f := range r.Figures {
-		if f.NotMeasured == "" {
-			values[f.Key] = f.Value
-		}
+		values[f.Key] = f.Value
 	}
 	line := must.Get(json.Marshal(map[string]any{
 		"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()), "cycles": r.Cycles,
@@ -77,7 +79,7 @@ func (r Report) JSON() []byte {
 		"rounds": r.Results, "curves": curves, "contestants": r.Contestants, "machine": r.Machine,
 		"run": map[string]any{
 			"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
-			"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
+			"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete,
 		},
 	}
 	for _, f := range r.Figures {
@@ -99,7 +101,7 @@ var curveText string
 
 var (
 	forms = template.FuncMap{
-		"number": number, "cell": cell, "join": strings.Join, "xml": template.HTMLEscapeString,
+		"number": number, "xml": template.HTMLEscapeString,
 		"date":    func(t time.Time) string { return t.UTC().Format("2006-01-02") },
 		"minutes": func(d time.Duration) time.Duration { return d.Round(time.Minute) },
 	}
@@ -115,26 +117,6 @@ func fill(form *template.Template, values any) []byte {
 
 // Markdown is RESULTS.md.
 func (r Report) Markdown() []byte { return fill(resultsForm, r) }
-
-// Bounds says what bounds the base, from its own rounds.
-func (r Report) Bounds() string {
-	i := slices.IndexFunc(r.Contestants, func(c figure.Contestant) bool { return c.Name == figure.Base })
-	if i < 0 {
-		return ""
-	}
-	c, sum := r.Contestants[i], 0.0
-	for _, x := range c.CPU {
-		sum += x
-	}
-	return fmt.Sprintf("A message costs %s µs of CPU in all, %.0f %% of it in MySQL. While rollbackd works, %s of %d "+
-		"cores are busy; all of them could not do more than %s messages/s at this price.", number(sum),
-		100*c.CPU["mysql"]/sum, number(c.Busy), r.Machine.Cores, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
-}
-
-// cell fits the beginning of a text of several lines into a table.
-func cell(text string) string {
-	return strings.NewReplacer("\n", " ", "|", "\\|").Replace(fmt.Sprintf("%.300s", strings.TrimSpace(text)))
-}
 
 var english = message.NewPrinter(language.English)
 
@@ -164,7 +146,7 @@ func SVG(c figure.Curve) []byte {
 	for _, p := range c.Points {
 		highest = max(highest, 1.08*p.Spread.Max) // room for the labels
 	}
-	step := niceStep(highest)
+	step := math.Pow(10, math.Floor(math.Log10(highest))) / 2
 	ceiling := step * math.Ceil(highest/step)
 	y := func(value float64) float64 { return top + height*(1-value/ceiling) }
 	for i, p := range c.Points {
@@ -179,13 +161,58 @@ func SVG(c figure.Curve) []byte {
 	return fill(curveForm, drawing)
 }
 
-// niceStep divides an axis up to highest into four to ten steps of 1, 2 or 5 times a power of ten.
-func niceStep(highest float64) float64 {
-	power := math.Pow(10, math.Floor(math.Log10(max(highest, 1))))
-	for _, part := range []float64{5, 2, 1} {
-		if highest/power < 8/part {
-			return power / part
+// Machine is where the figures come from.
+type Machine struct {
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	MemoryGB int    `json:"memory_gb"`
+	Kernel   string `json:"kernel"`
+	Virtual  bool   `json:"virtual"`
+	// median of 200 appends of 4 KiB, each synced, where the servers keep their data
+	FsyncUS  float64           `json:"fsync_us"`
+	Versions map[string]string `json:"versions"` // of Go, the servers and the rivals' libraries
+}
+
+// libraries are those whose versions matter to the figures.
+var libraries = []string{
+	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-amqp/v3",
+	"github.com/rabbitmq/amqp091-go", "github.com/go-sql-driver/mysql", "github.com/redis/go-redis/v9",
+}
+
+// LookAround describes this machine. versions are the servers'.
+func LookAround(versions map[string]string) Machine {
+	fs := must.Get(procfs.NewDefaultFS())
+	cpu, memory := must.Get(fs.CPUInfo())[0], must.Get(fs.Meminfo())
+	// The release up to its first dash: what follows names somebody's build.
+	release, _, _ := strings.Cut(strings.TrimSpace(string(must.Get(os.ReadFile("/proc/sys/kernel/osrelease")))), "-")
+	m := Machine{
+		CPU: cpu.ModelName, Cores: runtime.NumCPU(), MemoryGB: int((*memory.MemTotalBytes + 1<<29) >> 30),
+		Kernel: "Linux " + release, Virtual: slices.Contains(cpu.Flags, "hypervisor"), FsyncUS: fsync(), Versions: versions,
+	}
+	m.Versions["go"] = runtime.Version()
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range build.Deps {
+			if slices.Contains(libraries, dep.Path) {
+				m.Versions[dep.Path] = dep.Version
+			}
 		}
 	}
-	return 2 * power
+	return m
+}
+
+// fsync measures how long the disk takes to keep something, in microseconds: the floor of every commit.
+func fsync() float64 {
+	f := must.Get(os.CreateTemp("", "rollbackd-bench-fsync-"))
+	defer os.Remove(f.Name())
+	defer f.Close()
+	const times, page = 200, 4096
+	var took []time.Duration
+	for range times {
+		began := time.Now()
+		must.Get(f.Write(make([]byte, page)))
+		must.OK(syscall.Fdatasync(int(f.Fd())))
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return float64(took[times/2].Nanoseconds()) / 1000
 }

@@ -63,11 +63,7 @@ func (w classicWorker) process(ctx context.Context, d amqp.Delivery) {
 		w.duplicate.Add(1)
 		return
 	}
-	effect := m.effect
-	if w.cfg.Handler == config.HandlerSQL {
-		effect = m.cancel
-	}
-	err := transact(ctx, w.db, func(tx *sql.Tx) error { return effect(ctx, tx) })
+	err := transact(ctx, w.db, func(tx *sql.Tx) error { return m.effect(ctx, tx) })
 	if errors.Is(err, errRows) {
 		w.fail(ctx, d, m, attempt, err)
 		return

@@ -107,7 +107,6 @@ type watermillWorker struct {
 
 func (w watermillWorker) handle(m *wmessage.Message) {
 	if err := must.Catch(func() { w.process(m) }); err != nil {
-		w.abandoned.Add(1)
 		fmt.Fprintln(os.Stderr, "watermill:", err)
 		m.Nack()
 		return

@@ -24,16 +24,16 @@ const viewEvery = 600 * time.Millisecond
 // live is the overview's path whose answer goes on until somebody hangs up.
 const live = "/?live=1"
 
-// Pages are the paths by what they show. The letter is one of those that [ground.Field.FillLog] files.
-func Pages() map[string]string {
-	l := ground.LetterOf(4242)
-	key, reason, at := url.QueryEscape(l.Key), string(l.Reason), deadletter.Fingerprint(l.Error)
+// pages are the paths by what they show. The letter is one of those that [ground.Field.FillLog] files.
+func pages() map[string]string {
+	const key, order, cause, reason = "letter-4242", "dead-4242", "shelf k of order dead-4242 is locked", "exhausted"
+	at := deadletter.Fingerprint(cause)
 	return map[string]string{
 		"overview":          "/",
 		"letters":           "/letters",
 		"letters by key":    "/letters?key=" + key,
-		"letters by error":  "/letters?error=" + url.QueryEscape(l.Error),
-		"group":             "/letters/groups/" + view.GroupID(l.Reason, at),
+		"letters by error":  "/letters?error=" + url.QueryEscape(cause),
+		"group":             "/letters/groups/" + view.GroupID(reason, at),
 		"preview of one":    "/letters/act?act=replay&key=" + key,
 		"preview of all":    "/letters/act?act=replay&all=1",
 		"preview of a kind": "/letters/act?act=replay&reason=" + reason + "&fingerprint=" + url.QueryEscape(at),
@@ -42,7 +42,7 @@ func Pages() map[string]string {
 		"log by key":        "/log?key=" + key,
 		"log by status":     "/log?status=dead",
 		"message":           "/message?tag=" + ground.RoutingKey + "&key=" + key,
-		"order":             "/order?sn=" + url.QueryEscape(l.Order),
+		"order":             "/order?sn=" + order,
 	}
 }
 
@@ -81,7 +81,7 @@ func (p *processes) viewed(do func()) Sample {
 // look opens pages until ctx ends, and notes how long each took at most.
 func (p *processes) look(ctx context.Context, took Sample) {
 	for {
-		for name, path := range Pages() {
+		for name, path := range pages() {
 			began := time.Now()
 			err := must.Catch(func() { p.view(ctx, path) })
 			if ctx.Err() != nil {
@@ -99,18 +99,18 @@ func (p *processes) look(ctx context.Context, took Sample) {
 // looks is how often each page is opened: CPU times come in hundredths of a second.
 const looks = 40
 
-// lookAt opens pages of a daemon that has nothing else to do; the readings count the looks.
-func (p *processes) lookAt(names []string) (from, to reading) {
+// lookAt opens the pages of a daemon that has nothing else to do; the readings count the looks.
+func (p *processes) lookAt() (from, to reading) {
 	defer http.DefaultClient.CloseIdleConnections()
 	p.untilReady(p.all[0])
 	from = p.read()
-	for _, name := range names {
+	for _, path := range pages() {
 		for range looks {
-			p.view(p.r.Ground.Ctx, Pages()[name])
+			p.view(p.r.Ground.Ctx, path)
 		}
 	}
 	to = p.read()
-	to.ended = from.ended + int64(looks*len(names))
+	to.ended = from.ended + int64(looks*len(pages()))
 	return from, to
 }
 
@@ -136,13 +136,12 @@ func (p *processes) profiled(f *ground.Field, do func()) {
 		text := p.view(ctx, fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", page, seconds))
 		must.OK(os.WriteFile(filepath.Join(p.r.Profiles, name+".prof"), text, 0o644))
 	})
-	now := p.counted()
+	now := p.read()
 	n := float64(now.fresh + now.again + now.dead)
 	w := tabwriter.NewWriter(p.r.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "of %.0f messages applied or failed\nµs a message\tcount\tms each\tstatement\n", n)
-	for _, s := range f.Statements() {
-		fmt.Fprintf(w, "%.2f\t%d\t%.2f\t%.150s\n", s.Total.Seconds()*1e6/n, s.Count, s.Total.Seconds()*1e3/float64(s.Count),
-			s.Text)
-	}
+	f.Statements(func(text string, count, seconds float64) {
+		fmt.Fprintf(w, "%.2f\t%.0f\t%.2f\t%.150s\n", seconds*1e6/n, count, seconds*1e3/count, text)
+	})
 	must.OK(w.Flush())
 }

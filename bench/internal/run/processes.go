@@ -1,7 +1,6 @@
 package run
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ type processes struct {
 
 func (p *processes) start(f *ground.Field, c Contestant) *program.Process {
 	o := program.Options{
-		Path: f.Build.Binary, Args: []string{cmp.Or(c.Command, "run")}, Env: f.Environ(c.Settings...), Log: p.log,
+		Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: p.log,
 	}
 	if c.Rival != "" {
 		o.Path, o.Args = p.r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
@@ -76,8 +75,7 @@ func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h g
 // alone sows, runs before, if it is not nil, and then do beside one daemon of the product.
 func (r *Runner) alone(f *ground.Field, s ground.Sowing, before func(), do func(*processes),
 	settings ...string) ground.Harvest {
-	s.Goods = ManyGoods
-	f.Sow(s, r.seed())
+	f.Sow(r.seeded(s))
 	if before != nil {
 		before()
 	}
@@ -129,14 +127,22 @@ type reading struct {
 	at           time.Time
 	ended, fresh int64              // deliveries; of them applied
 	again, dead  int64              // failed attempts with another to come; and those that made a dead letter
-	cpu          map[string]float64 // seconds
+	cpu          map[string]float64 // seconds, of what is watched
+	machine      float64            // of all that runs on it
 	counts       map[string]float64 // what else was spent, if somebody asks
 }
 
-// counted are the deliveries so far; read has the CPU times too.
-func (p *processes) counted() reading { return p.of(p.all) }
+// read has the CPU times too.
+func (p *processes) read() reading {
+	r := p.counted(p.all)
+	r.cpu = p.sum(cpu)
+	all := must.Get(must.Get(procfs.NewDefaultFS()).Stat()).CPUTotal
+	r.machine = all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal
+	return r
+}
 
-func (p *processes) of(some []*program.Process) (r reading) {
+// counted are the deliveries so far of some of them.
+func (p *processes) counted(some []*program.Process) (r reading) {
 	for _, one := range some {
 		m := must.Get(one.Metrics(p.r.Ground.Ctx))
 		for _, outcome := range done {
@@ -150,21 +156,16 @@ func (p *processes) of(some []*program.Process) (r reading) {
 	return r
 }
 
-func (p *processes) read() reading {
-	r := p.counted()
-	r.cpu = p.sum(cpu)
-	return r
-}
-
 // begun waits for the first deliveries of each process to end, and then a while.
-func (p *processes) begun(warm time.Duration) {
+func (p *processes) begun(warm time.Duration) reading {
 	for i := range p.all {
 		p.r.Ground.Until("a delivery has ended", 30*time.Second, func() bool {
-			r := p.of(p.all[i : i+1])
+			r := p.counted(p.all[i : i+1])
 			return r.ended+r.again > 0
 		})
 	}
 	p.r.Ground.Rest(warm)
+	return p.read()
 }
 
 func (p *processes) untilReady(one *program.Process) {
@@ -173,11 +174,6 @@ func (p *processes) untilReady(one *program.Process) {
 		must.OK(err)
 		return status == 200
 	})
-}
-
-func (p *processes) untilApplied(n int64) {
-	applied := func() bool { return p.counted().fresh >= n }
-	p.r.Ground.Until(fmt.Sprintf("%d messages are applied", n), 3*time.Minute, applied)
 }
 
 // sum adds up what /proc tells of each process for which a round accounts, by what they are.

@@ -1,14 +1,12 @@
 package run
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -21,8 +19,6 @@ import (
 // Contestant is who works off a backlog, and on what.
 type Contestant struct {
 	Name string
-	// Command is what the product runs, if not `run`.
-	Command string
 	// Rival, if not empty, is one of package rival's, with so many workers; else it is the product.
 	Rival   string
 	Workers int
@@ -35,8 +31,6 @@ type Contestant struct {
 	Settings []string
 	// Sowing is what is special about the round's orders; how many there are is the runner's to say.
 	Sowing ground.Sowing
-	// FullLog puts the round on the field whose consumer log is full already.
-	FullLog bool
 	// Extent is how far the round goes.
 	Extent Extent
 	// MySQLDelay is how much later everything arrives on the way to MySQL, and on the way back.
@@ -47,8 +41,6 @@ type Contestant struct {
 	Viewed bool
 	// Guess is how many deliveries a second are expected at first, or offered.
 	Guess float64
-	// Pages are the names of those that are looked at.
-	Pages []string
 	// Special, if not nil, measures something else than a round does.
 	Special func(*Runner) Sample
 }
@@ -63,11 +55,11 @@ const (
 	// Timed is for the length of a round.
 	Timed Extent = iota
 	// ToTheEnd is over so many messages as the runner says: until the last one that can be applied is, or, if none can,
-	// until the last one is a dead letter; but no longer than six rounds. In such a round an attempt that failed counts
-	// as a delivery that ended, whether or not another follows.
+	// until the last one is a dead letter. In such a round an attempt that failed counts as a delivery that ended, whether
+	// or not another follows.
 	ToTheEnd
 	// Whole is to the end over about as many messages as the guess says of the length, until each of them has ended, the
-	// failing ones as dead letters: the same work whoever does it, however fast. It is never cut.
+	// failing ones as dead letters: the same work whoever does it, however fast.
 	Whole
 	// Replayed is over dead letters: the daemon first files the messages as letters, which is not measured. Then what was
 	// wrong is mended, the letters are replayed with the product's command, and the clock runs until all are applied.
@@ -87,16 +79,12 @@ type Round struct {
 	Rate       float64 `json:"per_second,omitempty"` // deliveries by seconds
 	Applied    float64 `json:"applied_per_second,omitempty"`
 	Failed     float64 `json:"failed_attempts_per_second,omitempty"`
-	CPU        Sample  `json:"cpu_us_per_delivery,omitempty"` // by process
-	Busy       float64 `json:"cores_busy,omitempty"`          // by all processes of the machine that were watched
-	Total      int64   `json:"applied_in_all,omitempty"`      // checked against the stock
-	Cut        bool    `json:"cut,omitempty"`                 // a round to the end that took too long
-	Pages      Sample  `json:"pages_ms,omitempty"`            // the longest time of each page that was looked at
-	Sample     Sample  `json:"sample,omitempty"`              // of one that is special, and what comes evenly cost besides
-	// Fixed is what fixed pieces of work took just before and just after, the longer times.
-	Fixed Fixed `json:"fixed_ms,omitempty"`
-	// NotMeasured, if not empty, says why there is no more than the name.
-	NotMeasured string `json:"not_measured,omitempty"`
+	CPU        Sample  `json:"cpu_us_per_delivery,omitempty"`  // by process
+	Busy       float64 `json:"cores_busy,omitempty"`           // by all processes of the machine that were watched
+	Others     float64 `json:"cores_busy_otherwise,omitempty"` // by whoever else works on it
+	Total      int64   `json:"applied_in_all,omitempty"`       // checked against the stock
+	Pages      Sample  `json:"pages_ms,omitempty"`             // the longest time of each page that was looked at
+	Sample     Sample  `json:"sample,omitempty"`               // of one that is special, and what comes evenly cost
 }
 
 // Working are the processes that a message is put through; the bench itself is none.
@@ -127,7 +115,7 @@ func (r *Runner) measure(c Contestant, f *ground.Field) (round Round) {
 		c.Settings = append(c.Settings, "MYSQL_DSN="+proxy.Through(f.DSN))
 	}
 	var from, to reading
-	var left, counted int64
+	var left int64
 	var harvest ground.Harvest
 	f.WithLock(c.Lock, func(settings []string) {
 		c.Settings = append(c.Settings, settings...)
@@ -144,23 +132,20 @@ func (r *Runner) measure(c Contestant, f *ground.Field) (round Round) {
 			}
 			round = c.round(from, to)
 			round.Pages = pages
-			left, counted = r.Ground.Depth(), p.counted().ended
+			left = r.Ground.Depth()
+			if f.Sown.Unreserved { // whoever only consumes leaves no rows
+				round.Total = p.read().ended
+			}
 			if c.Extent == Evenly {
-				p.untilApplied(f.Sown().Orders)
+				p.until(target{applied: f.Sown.Orders})
 			}
 		})
 	})
-	round.Total = harvest.Applied
-	switch {
-	case c.Extent == Evenly, c.Extent == Looked:
-	case c.Extent != Timed:
-		round.Cut = !goalOf(f.Sown()).reached(to)
-		must.OK(c.checkEnd(round.Cut, f.Sown(), to, harvest))
-	case left == 0:
+	if c.Extent == Timed && left == 0 {
 		must.OK(errTooShort)
-	case f.Sown().Unreserved: // whoever only consumes leaves no rows
-		round.Total = counted
 	}
+	must.OK(c.checkEnd(f.Sown, to, harvest))
+	round.Total += harvest.Applied
 	return round
 }
 
@@ -187,16 +172,9 @@ func (c Contestant) round(from, to reading) Round {
 			round.CPU[name] = cores * 1e6 / round.Rate
 		}
 	}
+	round.Others = max(0, (to.machine-from.machine)/seconds-round.Busy)
 	return round
 }
-
-const (
-	// mostRounds is how many rounds' time a round to the end may take: a contestant that is slow is measured by what it
-	// did until then.
-	mostRounds = 6
-	// mostWhole is what a round that is never cut may take.
-	mostWhole = 5 * time.Minute
-)
 
 // clock reads the processes at the beginning and at the end of what is measured: for a time, after warming up, or from
 // the first delivery that ended until everything has come as far as it can, or each message has ended.
@@ -207,24 +185,13 @@ func (r *Runner) clock(c Contestant, f *ground.Field, p *processes) (from, to re
 	case Evenly:
 		return r.offer(c, f, p)
 	case Looked:
-		return p.lookAt(c.Pages)
-	}
-	warm := r.Warm
-	if c.Extent != Timed {
-		warm = 0
-	}
-	p.begun(warm)
-	from = p.read()
-	switch c.Extent {
+		return p.lookAt()
 	case ToTheEnd:
-		return from, p.untilReached(goalOf(f.Sown()), mostRounds*r.Length)
+		return p.begun(0), p.until(goalOf(f.Sown))
 	case Whole:
-		goal := target{ended: f.Published()}
-		if to = p.untilReached(goal, mostWhole); !goal.reached(to) {
-			must.OK(fmt.Errorf("%d of %d messages have ended within %v", to.ended, goal.ended, mostWhole))
-		}
-		return from, to
+		return p.begun(0), p.until(target{ended: f.Published()})
 	}
+	from = p.begun(r.Warm)
 	r.Ground.Rest(r.Length)
 	return from, p.read()
 }
@@ -232,23 +199,14 @@ func (r *Runner) clock(c Contestant, f *ground.Field, p *processes) (from, to re
 // replay lets the daemon file all messages as letters, mends the cause, and measures from the start of the product's
 // command until the last letter is applied. What the command takes of the processors counts as the client's.
 func (r *Runner) replay(f *ground.Field, p *processes) (from, to reading) {
-	const patience, windDown = 3 * time.Minute, 20 * time.Second // for the preparation; of a command that was stopped
-	letters := target{dead: f.Sown().Orders}
-	if filed := p.untilReached(letters, patience); !letters.reached(filed) {
-		must.OK(fmt.Errorf("%d of %d letters were filed within %v", filed.dead, letters.dead, patience))
-	}
+	p.until(target{dead: f.Sown.Orders})
 	f.Mend()
-	enough, cancel := context.WithTimeout(r.Ground.Ctx, mostRounds*r.Length)
-	defer cancel()
-	command := exec.CommandContext(enough, f.Build.Binary, "dlq", "replay", "--all", "--no-wait")
+	command := exec.CommandContext(r.Ground.Ctx, f.Build.Binary, "dlq", "replay", "--all", "--no-wait")
 	command.Env = f.Environ()
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) } // it finishes what it has in hand
-	command.WaitDelay = windDown
 	from = p.read()
-	if out, err := command.CombinedOutput(); enough.Err() == nil {
-		must.OK(err, "replay the letters: ", string(out))
-	}
-	to = p.untilReached(goalOf(f.Sown()), mostRounds*r.Length-time.Since(from.at))
+	out, err := command.CombinedOutput()
+	must.OK(err, "replay the letters: ", string(out))
+	to = p.until(goalOf(f.Sown))
 	to.cpu["client"] += (command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Seconds()
 	return from, to
 }
@@ -264,25 +222,27 @@ func goalOf(s ground.Sowing) target {
 	return target{dead: s.Orders}
 }
 
-func (t target) reached(r reading) bool {
-	return r.fresh >= t.applied && r.dead >= t.dead && r.ended >= t.ended
-}
+// mostWhole is what a round to its end may take.
+const mostWhole = 5 * time.Minute
 
-// untilReached reads the processes until the target is reached or the time is over.
-func (p *processes) untilReached(t target, most time.Duration) (r reading) {
-	p.r.Ground.Within(most, func() bool { r = p.read(); return t.reached(r) })
+// until reads the processes until the target is reached.
+func (p *processes) until(t target) (r reading) {
+	p.r.Ground.Until(fmt.Sprintf("as many messages have come to their end as %+v", t), mostWhole, func() bool {
+		r = p.read()
+		return r.fresh >= t.applied && r.dead >= t.dead && r.ended >= t.ended
+	})
 	return r
 }
 
 // attempts are those that everybody gives a message, the product by its default.
 const attempts = 5
 
-// checkEnd holds a round that came to its end to what must be so then: what can be applied is, and what cannot has had
+// checkEnd holds a round that comes to its end to what must be so then: what can be applied is, and what cannot has had
 // all its attempts and is a dead letter. A letter that was replayed is none any more.
-func (c Contestant) checkEnd(cut bool, s ground.Sowing, to reading, h ground.Harvest) error {
+func (c Contestant) checkEnd(s ground.Sowing, to reading, h ground.Harvest) error {
 	good := s.Orders - s.Failing()
 	switch {
-	case cut:
+	case c.Extent == Timed, c.Extent == Evenly, c.Extent == Looked:
 		return nil
 	case h.Applied != good:
 		return fmt.Errorf("%s: %w: %d messages are applied, want %d", c.Name, ground.ErrBroken, h.Applied, good)
@@ -313,9 +273,6 @@ func (r Round) String() string {
 	}
 	if r.Failed > 0 {
 		fmt.Fprintf(&b, "  applied %.0f/s, failed attempts %.0f/s", r.Applied, r.Failed)
-	}
-	if r.Cut {
-		fmt.Fprintf(&b, "  ended early, after %.0f s", r.Seconds)
 	}
 	return b.String()
 }

@@ -1,3 +1,5 @@
+// Package run measures: it puts contestants on the ground, round after round in turn, and reads what they did from
+// outside, in the same way for all. What a figure means and what its goal is, is not known here.
 package run
 
 import (
@@ -81,77 +83,54 @@ func (r *Runner) full() *ground.Field {
 	})
 }
 
-// ErrNotMeasured says that a round failed as often as it may; it wraps how it failed at last.
-var ErrNotMeasured = errors.New("could not be measured")
-
 // tries is how often a round may fail.
 const tries = 5
 
-// Round sows and measures one round, and again on a new connection when it fails: a server that was slow to answer, or
-// ended a connection, must not cost the whole run. What breaks the promise is never tried again. A contestant that is
-// faster than expected and empties the queue gets another round with more to do: a part of a round is no round.
+// Round sows and measures one round, and again when it fails: a server that was slow to answer, or ended a connection,
+// must not cost the whole run. What breaks the promise is never tried again. A contestant that is faster than expected
+// and empties the queue gets another round with more to do: a part of a round is no round.
 func (r *Runner) Round(c Contestant) (round Round) {
-	return r.repeated(c.Name, func() Round {
-		if c.Special == nil {
-			return r.once(c)
-		}
-		round := Round{Contestant: c.Name, Sample: c.Special(r)}
-		fmt.Fprintln(r.Out, round)
-		return round
-	})
-}
-
-// Try is Round; one that could not be measured says so.
-func (r *Runner) Try(c Contestant) (round Round) {
-	err := must.Catch(func() { round = r.Round(c) })
-	if !errors.Is(err, ErrNotMeasured) {
-		must.OK(err)
-		return round
-	}
-	fmt.Fprintf(r.Out, "  %v\n", err)
-	return Round{Contestant: c.Name, NotMeasured: err.Error()}
-}
-
-func (r *Runner) repeated(name string, do func() Round) (got Round) {
 	var err error
-	for try := range tries {
+	for range tries {
+		if err != nil {
+			fmt.Fprintf(r.Out, "  %s: %v; again\n", c.Name, err)
+		}
 		err = must.Catch(func() {
-			if try > 0 {
-				fmt.Fprintf(r.Out, "  %s: %v; again\n", name, err)
-				r.Ground.Reconnect()
+			if c.Special == nil {
+				round = r.once(c)
+				return
 			}
-			got = do()
+			round = Round{Contestant: c.Name, Sample: c.Special(r)}
+			fmt.Fprintln(r.Out, round)
 		})
 		if err == nil {
-			return got
+			return round
 		}
 		if r.Ground.Ctx.Err() != nil || errors.Is(err, ground.ErrBroken) {
 			must.OK(errors.Join(err, context.Cause(r.Ground.Ctx)))
 		}
 	}
-	must.OK(fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err))
-	return got
+	must.OK(err, fmt.Sprintf("%s could not be measured, tried %d times", c.Name, tries))
+	return round
 }
 
 func (r *Runner) once(c Contestant) (round Round) {
 	f := r.empty()
-	if c.FullLog {
+	if c.Sowing.FullLog {
 		f = r.full()
 	}
 	began := time.Now()
-	f.Sow(r.sowing(c), r.seed())
+	f.Sow(r.sowing(c))
 	sown := time.Since(began)
 	if c.Extent == Evenly {
 		r.untilCalm()
 	}
-	before := fixedWork()
 	err := must.Catch(func() { round = r.measure(c, f) })
 	if errors.Is(err, errTooShort) {
 		expected, _ := r.expected(c)
 		r.learn(c, 2*expected)
 	}
 	must.OK(err)
-	round.Fixed = before.longer(fixedWork())
 	r.learn(c, round.Rate)
 	fmt.Fprintf(r.Out, "%v  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
 		time.Since(began).Round(time.Second/10))
@@ -196,7 +175,7 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	}
 	const ending = time.Second / 4 // between the last reading and the look at what the queue still has
 	s := c.Sowing
-	s.Orders, s.KeepLog = int64(rate*more*(r.Warm+r.Length+ending).Seconds())+reserve, c.FullLog
+	s.Orders = int64(rate*more*(r.Warm+r.Length+ending).Seconds()) + reserve
 	switch {
 	case c.Extent == Evenly:
 		s.Orders, s.NoBacklog = int64(c.Guess*(r.Warm+r.evenly()).Seconds()), true
@@ -211,11 +190,15 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	case c.Extent == ToTheEnd:
 		s.Orders = r.Waiting
 	}
-	if s.Twice {
+	if s.Twins > 0 {
 		s.Orders /= 2
 	}
-	s.Goods = cmp.Or(s.Goods, ManyGoods)
-	return s
+	return r.seeded(s)
 }
 
-func (r *Runner) seed() uint64 { r.rounds++; return r.rounds }
+// seeded is a sowing of a round of its own.
+func (r *Runner) seeded(s ground.Sowing) ground.Sowing {
+	r.rounds++
+	s.Seed, s.Goods = r.rounds, cmp.Or(s.Goods, ManyGoods)
+	return s
+}

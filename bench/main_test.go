@@ -19,7 +19,7 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 		{map[string]string{"BENCH_FAILING": "1000"}, false, "out"},
 		{map[string]string{"BENCH_LETTERS": "1000"}, false, "out"},
 		{map[string]string{"BENCH_ONLY": "poison", "BENCH_OUT": "x"}, false, "x"},
-		{map[string]string{"BENCH_ROUND": "20s", "BENCH_ROUNDS": "5"}, true, "."},
+		{map[string]string{"BENCH_ROUND": "20s", "BENCH_ROUNDS": "5"}, false, "out"},
 	} {
 		s, err := readSettings(func(name string) string { return c.env[name] })
 		if err != nil || s.complete != c.complete || s.to != c.out {

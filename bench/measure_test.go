@@ -15,76 +15,70 @@ import (
 
 func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out", "progress.json")
-	goesOn := func(resume bool, how string) (did []string, all figure.Results) {
-		m := &measuring{progress: openProgress(path, "this", resume), out: t.Output()}
+	goesOn := func(resume, ends bool) (did []string, all figure.Results) {
+		m := &measuring{progress: openProgress[figure.Results](path, "this", resume), settings: settings{to: t.TempDir()}}
 		m.try = func(c run.Contestant) run.Round {
 			did = append(did, c.Name)
-			round := run.Round{Contestant: c.Name}
-			if c.Name == "starts" {
-				round.NotMeasured = how
+			if c.Name == "starts" && ends {
+				must.OK(errors.New("ended"))
 			}
-			if round.NotMeasured == "ended" {
-				must.OK(errors.New(how))
-			}
-			return round
+			return run.Round{Contestant: c.Name}
 		}
-		_ = must.Catch(func() { m.groups([][]run.Contestant{{{Name: "a"}, {Name: "b"}}, {{Name: "starts"}}}) })
+		_ = must.Catch(func() { m.cycle([][]run.Contestant{{{Name: "a"}, {Name: "b"}}, {{Name: "starts"}}}) })
 		return did, m.rep.Results
 	}
-	// What cannot be measured does not end the run, and is tried again by the next one.
 	for _, c := range []struct {
-		resume       bool
-		how, did     string
-		missing, all int
+		resume, ends bool
+		did          string
+		all          int
 	}{
-		{false, "ended", "a b starts", 0, 2}, {true, "away", "starts", 1, 3}, {true, "", "starts", 0, 3},
-		{true, "", "", 0, 3},
+		{false, true, "a b starts", 2}, {true, true, "starts", 2}, {true, false, "starts", 3}, {true, false, "", 3},
 	} {
-		did, all := goesOn(c.resume, c.how)
-		if strings.Join(did, " ") != c.did || all.NotMeasured() != c.missing || len(all) != c.all {
+		did, all := goesOn(c.resume, c.ends)
+		if strings.Join(did, " ") != c.did || len(all) != c.all {
 			t.Errorf("%+v: it did %v: %+v", c, did, all)
 		}
 	}
 	// Another run does not go on from this one, and one that is not to go on begins anew.
-	if err := must.Catch(func() { openProgress(path, "that", true) }); err == nil ||
+	if err := must.Catch(func() { openProgress[figure.Results](path, "that", true) }); err == nil ||
 		!strings.Contains(err.Error(), "another run") {
 		t.Errorf("another run: %v", err)
 	}
-	if p := openProgress(path, "that", false); len(p.Done) > 0 {
+	if p := openProgress[figure.Results](path, "that", false); len(p.Done) > 0 {
 		t.Errorf("a new run knows %v", p.Done)
 	}
 }
 
 func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compare.json")
-	c := readComparison([]string{"A", "-pairs", "3", "B", "vs_plain", "latency", "--allow=5"})
+	c := readComparison([]string{"-pairs", "3", "--allow=5", "A", "B", "vs_plain", "latency"})
 	if c.pairs != 3 || c.allow != 5 || !slices.Equal(c.builds, []string{"A", "B"}) || len(c.subjects) != 2 {
 		t.Fatalf("got %+v", c)
 	}
 	var order strings.Builder
 	try := func(side int, of run.Contestant) (r run.Round) {
 		order.WriteString(sides[side])
-		if of.Name == figure.Latency && side == 1 {
-			r.NotMeasured = "latency could not be measured: away"
-		}
 		r.Deliveries, r.Messages = 1, 1
 		r.CPU = run.Sample{"client": 10, "mysql": 30 * (1 + float64(side)/1000)}
+		if of.Name == figure.Latency {
+			r.CPU["client"] += float64(20 * side)
+		}
 		return r
 	}
 	compare := func(c comparison, resume bool) (string, error) {
 		order.Reset()
 		var out bytes.Buffer
-		rows := c.run(&out, openProgress(path, "this", resume), try)
+		rows := c.run(&out, openProgress[[2]run.Round](path, "this", resume), try)
 		err := must.Catch(func() { c.print(&out, rows) })
 		return out.String(), err
 	}
 	text, err := compare(c, false)
-	if order.String() != "ab"+"ab"+"ba"+"ab"+"ab" {
+	if order.String() != "ab"+"ab"+"ba"+"ab"+"ab"+"ba"+"ab" {
 		t.Errorf("the rounds were %s: want one of each to warm up, then pairs in turn", &order)
 	}
 	for _, want := range []string{
 		"| `rollbackd` (vs_plain) | 40.0 | 40.0 | **1.001** | 1.001 to 1.001 | 3 | not below | 10.0 → 10.0 | 30.0 → 30.0 |",
-		"| 0 | not measured, or not all: latency could not be measured: away |",
+		"| 3 | dearer by 50.1 % |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %s:\n%s", want, text)
@@ -97,7 +91,7 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 	if text, err = compare(c, true); err != nil || order.String() != "ab"+"ba" || !strings.Contains(text, "| 4 |") {
 		t.Errorf("with one pair more %s was measured (%v):\n%s", &order, err, text)
 	}
-	for _, args := range [][]string{{}, {"A"}, {"A", "B", "nobody"}, {"A", "B", "-pairs", "1"}, {"A", "B", "-what"}} {
+	for _, args := range [][]string{{}, {"A"}, {"A", "B", "nobody"}, {"-pairs", "1", "A", "B"}, {"-what", "A", "B"}} {
 		if must.Catch(func() { readComparison(args) }) == nil {
 			t.Errorf("%v is accepted", args)
 		}

@@ -70,31 +70,14 @@ func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
 	if err := all(res, err, len(m.order.Items)); err != nil {
 		return err
 	}
-	return m.restock(ctx, tx, "stock", "sku_id", ", version = version + 1")
-}
-
-// cancel gives the stock back on the tables of handler sql: the order's state is the guard, then the stock. Two
-// statements again.
-func (m *message) cancel(ctx context.Context, tx *sql.Tx) error {
-	res, err := tx.ExecContext(ctx,
-		"UPDATE tb_order SET status = 'cancelled' WHERE order_sn = ? AND status = 'cancelling'", m.order.OrderSN)
-	if err := all(res, err, 1); err != nil {
-		return err
-	}
-	return m.restock(ctx, tx, "tb_stock", "goods_id", "")
-}
-
-// restock adds what the order held to the stock, in one statement.
-func (m *message) restock(ctx context.Context, tx *sql.Tx, table, column, more string) error {
-	var add, in []any
+	args = args[3:]
 	for _, it := range m.order.Items {
-		add = append(add, it.SKU, it.Quantity)
-		in = append(in, it.SKU)
+		args = append(args, it.SKU)
 	}
-	res, err := tx.ExecContext(ctx, "UPDATE "+table+" SET amount = amount + CASE "+column+
-		strings.Repeat(" WHEN ? THEN ?", len(in))+" END"+more+
-		" WHERE "+column+" IN (?"+strings.Repeat(",?", len(in)-1)+")", append(add, in...)...)
-	return all(res, err, len(in))
+	n := len(m.order.Items)
+	res, err = tx.ExecContext(ctx, "UPDATE stock SET amount = amount + CASE sku_id"+strings.Repeat(" WHEN ? THEN ?", n)+
+		" END, version = version + 1 WHERE sku_id IN (?"+strings.Repeat(",?", n-1)+")", args...)
+	return all(res, err, n)
 }
 
 // rows are those of the consumer log, one for a message.
