@@ -155,16 +155,21 @@ func sampled(name string) func(run.Round) (float64, run.Sample) {
 
 // medians are those of what the samples have under each name.
 func medians(samples []run.Sample) map[string]float64 {
-	all, middle := map[string][]float64{}, map[string]float64{}
+	middle := map[string]float64{}
+	for name, values := range byName(samples) {
+		middle[name] = round(Median(values))
+	}
+	return middle
+}
+
+func byName(samples []run.Sample) map[string][]float64 {
+	all := map[string][]float64{}
 	for _, s := range samples {
 		for name, x := range s {
 			all[name] = append(all[name], x)
 		}
 	}
-	for name, values := range all {
-		middle[name] = round(Median(values))
-	}
-	return middle
+	return all
 }
 
 // of are the rounds of one contestant.
@@ -229,7 +234,7 @@ type Contestant struct {
 	Rounds []float64          `json:"rounds"`
 	CPU    map[string]float64 `json:"cpu_us_per_delivery"`
 	Busy   float64            `json:"cores_busy"`
-	Others float64            `json:"cores_busy_otherwise"` // by whoever else worked on the machine
+	Quiet  int                `json:"quiet_rounds"` // of Rounds
 }
 
 // Contestants are all, in the order of their first round.
@@ -241,20 +246,35 @@ func (t Results) Contestants() (all []Contestant) {
 			continue
 		}
 		rates := pick(rounds, deliveries)
-		var cpu []run.Sample
-		for _, r := range rounds {
-			cpu = append(cpu, r.CPU)
-		}
 		all = append(all, Contestant{
 			Name: r.Contestant, Rate: round(Median(rates)), Spread: spread(rates), Rounds: rounded(rates),
-			CPU: medians(cpu), Busy: round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
-			Others: round(Median(pick(rounds, func(r run.Round) float64 { return r.Others }))),
+			CPU:   medians(pick(rounds, func(r run.Round) run.Sample { return r.CPU })),
+			Busy:  round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
+			Quiet: t.quiet(rounds),
 		})
 	}
 	return all
 }
 
-func pick[T any](rounds []T, value func(T) float64) (all []float64) {
+// quiet is how many of these rounds were on a quiet machine: no piece of fixed work took more than 1.2 times as long
+// before or after them as around the best quarter of the run's rounds. The best one alone may be an accident.
+func (t Results) quiet(rounds Results) (n int) {
+	const most = 1.2
+	all := byName(pick(t, func(r run.Round) run.Sample { return r.Fixed }))
+	for _, r := range rounds {
+		loud := false
+		for name, took := range r.Fixed {
+			sorted := slices.Sorted(slices.Values(all[name]))
+			loud = loud || took > most*sorted[(len(sorted)-1)/4]
+		}
+		if !loud {
+			n++
+		}
+	}
+	return n
+}
+
+func pick[T, V any](rounds []T, value func(T) V) (all []V) {
 	for _, r := range rounds {
 		all = append(all, value(r))
 	}

@@ -117,6 +117,22 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 	}
 }
 
+func TestARoundIsQuietIfFixedWorkTookNoLongerThanAroundTheBestQuarter(t *testing.T) {
+	all := turns(Base, 100, Base, 90, Base, 80, Base, 80, Base, 80)
+	for i, fixed := range []run.Sample{
+		{"cpu": 11, "fsync": 5},
+		{"cpu": 10, "fsync": 7}, // the disk was slow
+		{"cpu": 11.9, "fsync": 6},
+		{"cpu": 5, "fsync": 5}, // an accident
+		{"cpu": 13, "fsync": 5},
+	} {
+		all[i].Fixed = fixed
+	}
+	if c := all.Contestants(); len(c) != 1 || c[0].Quiet != 3 {
+		t.Errorf("got %+v, want three quiet rounds", c)
+	}
+}
+
 // Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
 func TestWhoIsComparedOverFailuresHasTheSameRules(t *testing.T) {
 	for _, c := range cycleOf([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}, true) {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/text/message"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
+	"github.com/rollbackd/rollbackd/bench/internal/run"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -163,13 +163,12 @@ func SVG(c figure.Curve) []byte {
 
 // Machine is where the figures come from.
 type Machine struct {
-	CPU      string `json:"cpu"`
-	Cores    int    `json:"cores"`
-	MemoryGB int    `json:"memory_gb"`
-	Kernel   string `json:"kernel"`
-	Virtual  bool   `json:"virtual"`
-	// median of 200 appends of 4 KiB, each synced, where the servers keep their data
-	FsyncUS  float64           `json:"fsync_us"`
+	CPU      string            `json:"cpu"`
+	Cores    int               `json:"cores"`
+	MemoryGB int               `json:"memory_gb"`
+	Kernel   string            `json:"kernel"`
+	Virtual  bool              `json:"virtual"`
+	FsyncUS  float64           `json:"fsync_us"` // what [run.FixedWork] says of it
 	Versions map[string]string `json:"versions"` // of Go, the servers and the rivals' libraries
 }
 
@@ -187,7 +186,8 @@ func LookAround(versions map[string]string) Machine {
 	release, _, _ := strings.Cut(strings.TrimSpace(string(must.Get(os.ReadFile("/proc/sys/kernel/osrelease")))), "-")
 	m := Machine{
 		CPU: cpu.ModelName, Cores: runtime.NumCPU(), MemoryGB: int((*memory.MemTotalBytes + 1<<29) >> 30),
-		Kernel: "Linux " + release, Virtual: slices.Contains(cpu.Flags, "hypervisor"), FsyncUS: fsync(), Versions: versions,
+		Kernel: "Linux " + release, Virtual: slices.Contains(cpu.Flags, "hypervisor"), Versions: versions,
+		FsyncUS: 1000 * run.FixedWork()["fsync"],
 	}
 	m.Versions["go"] = runtime.Version()
 	if build, ok := debug.ReadBuildInfo(); ok {
@@ -198,21 +198,4 @@ func LookAround(versions map[string]string) Machine {
 		}
 	}
 	return m
-}
-
-// fsync measures how long the disk takes to keep something, in microseconds: the floor of every commit.
-func fsync() float64 {
-	f := must.Get(os.CreateTemp("", "rollbackd-bench-fsync-"))
-	defer os.Remove(f.Name())
-	defer f.Close()
-	const times, page = 200, 4096
-	var took []time.Duration
-	for range times {
-		began := time.Now()
-		must.Get(f.Write(make([]byte, page)))
-		must.OK(syscall.Fdatasync(int(f.Fd())))
-		took = append(took, time.Since(began))
-	}
-	slices.Sort(took)
-	return float64(took[times/2].Nanoseconds()) / 1000
 }

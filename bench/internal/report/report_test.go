@@ -27,8 +27,8 @@ func TestAReportIsWritten(t *testing.T) {
 			{Key: "two_daemons", What: "x", Unit: "ratio", Value: 1, Goal: "reported"},
 		},
 		Contestants: []figure.Contestant{{
-			Name: figure.Base, Rate: 44_000,
-			CPU: run.Sample{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4}, Busy: 1.95, Others: 0.05,
+			Name: figure.Base, Rate: 44_000, Rounds: []float64{43_000, 44_000, 45_000},
+			CPU: run.Sample{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4}, Busy: 1.95, Quiet: 2,
 		}},
 		Results: figure.Results{
 			{Contestant: "latency", Sample: run.Sample{"fail_every": 20, "p99_ms": 29.5}},

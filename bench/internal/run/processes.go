@@ -128,7 +128,6 @@ type reading struct {
 	ended, fresh int64              // deliveries; of them applied
 	again, dead  int64              // failed attempts with another to come; and those that made a dead letter
 	cpu          map[string]float64 // seconds, of what is watched
-	machine      float64            // of all that runs on it
 	counts       map[string]float64 // what else was spent, if somebody asks
 }
 
@@ -136,8 +135,6 @@ type reading struct {
 func (p *processes) read() reading {
 	r := p.counted(p.all)
 	r.cpu = p.sum(cpu)
-	all := must.Get(must.Get(procfs.NewDefaultFS()).Stat()).CPUTotal
-	r.machine = all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal
 	return r
 }
 

@@ -79,12 +79,12 @@ type Round struct {
 	Rate       float64 `json:"per_second,omitempty"` // deliveries by seconds
 	Applied    float64 `json:"applied_per_second,omitempty"`
 	Failed     float64 `json:"failed_attempts_per_second,omitempty"`
-	CPU        Sample  `json:"cpu_us_per_delivery,omitempty"`  // by process
-	Busy       float64 `json:"cores_busy,omitempty"`           // by all processes of the machine that were watched
-	Others     float64 `json:"cores_busy_otherwise,omitempty"` // by whoever else works on it
-	Total      int64   `json:"applied_in_all,omitempty"`       // checked against the stock
-	Pages      Sample  `json:"pages_ms,omitempty"`             // the longest time of each page that was looked at
-	Sample     Sample  `json:"sample,omitempty"`               // of one that is special, and what comes evenly cost
+	CPU        Sample  `json:"cpu_us_per_delivery,omitempty"` // by process
+	Busy       float64 `json:"cores_busy,omitempty"`          // by all processes of the machine that were watched
+	Total      int64   `json:"applied_in_all,omitempty"`      // checked against the stock
+	Pages      Sample  `json:"pages_ms,omitempty"`            // the longest time of each page that was looked at
+	Sample     Sample  `json:"sample,omitempty"`              // of one that is special, and what comes evenly cost
+	Fixed      Sample  `json:"fixed_ms,omitempty"`            // [FixedWork] just before and just after, the longer times
 }
 
 // Working are the processes that a message is put through; the bench itself is none.
@@ -172,7 +172,6 @@ func (c Contestant) round(from, to reading) Round {
 			round.CPU[name] = cores * 1e6 / round.Rate
 		}
 	}
-	round.Others = max(0, (to.machine-from.machine)/seconds-round.Busy)
 	return round
 }
 

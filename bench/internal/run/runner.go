@@ -5,10 +5,14 @@ package run
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
@@ -125,16 +129,55 @@ func (r *Runner) once(c Contestant) (round Round) {
 	if c.Extent == Evenly {
 		r.untilCalm()
 	}
+	before := FixedWork()
 	err := must.Catch(func() { round = r.measure(c, f) })
 	if errors.Is(err, errTooShort) {
 		expected, _ := r.expected(c)
 		r.learn(c, 2*expected)
 	}
 	must.OK(err)
+	round.Fixed = FixedWork()
+	for name, took := range before {
+		round.Fixed[name] = max(round.Fixed[name], took)
+	}
 	r.learn(c, round.Rate)
 	fmt.Fprintf(r.Out, "%v  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
 		time.Since(began).Round(time.Second/10))
 	return round
+}
+
+// FixedWork is how long pieces of work take that are always the same, in milliseconds: "cpu" hashes 16 MiB on each
+// core, "memory" copies 64 MiB, and "fsync" is an append of 4 KiB that the disk keeps. Whoever else is at work makes
+// them slower. The best of three times counts: the servers put away what the last round left.
+func FixedWork() Sample {
+	const times, mib = 3, 1 << 20
+	file := must.Get(os.CreateTemp("", "rollbackd-bench-fixed-"))
+	defer os.Remove(file.Name())
+	defer file.Close()
+	from, to := make([]byte, 64*mib), make([]byte, 64*mib)
+	best := Sample{}
+	for name, piece := range map[string]struct {
+		n  int
+		do func()
+	}{
+		"cpu":    {1, func() { must.Side(runtime.NumCPU(), func(int) { sha256.Sum256(from[:16*mib]) }) }},
+		"memory": {4, func() { copy(to, from) }},
+		"fsync": {50, func() {
+			must.Get(file.Write(from[:4096]))
+			must.OK(syscall.Fdatasync(int(file.Fd())))
+		}},
+	} {
+		var took []float64
+		for range times {
+			began := time.Now()
+			for range piece.n {
+				piece.do()
+			}
+			took = append(took, ms(time.Since(began))/float64(piece.n))
+		}
+		best[name] = slices.Min(took)
+	}
+	return best
 }
 
 // lastRates is how many of a contestant's rates its next backlog follows: one slow round does not make it too small.
