@@ -34,6 +34,7 @@ const (
 
 	latencyFailing = "latency_failing"
 	starts         = "start"
+	relay          = "relay"
 	memory         = "memory"
 	largeBodies    = "large_bodies"
 )
@@ -133,6 +134,7 @@ func groups() [][]run.Contestant {
 		{{Name: Latency, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, 0, "") }}},
 		{{Name: latencyFailing, Special: func(r *run.Runner) run.Sample { return r.Latency(Offered, failEvery, Delays) }}},
 		{{Name: starts, Special: (*run.Runner).Starts}},
+		{{Name: relay, Special: (*run.Runner).Relay}},
 		{{Name: memory, Special: (*run.Runner).Memory}},
 		{{Name: largeBodies, Special: func(r *run.Runner) run.Sample { return r.LargeBodies(r.Minute / 2) }}},
 	}

@@ -91,6 +91,7 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 		{"latency_failing_5_p99_ms", sample(latencyFailing, run.Sample{"p50_ms": 4, "p99_ms": 1},
 			run.Sample{"p50_ms": 5, "p99_ms": 30},
 			run.Sample{"p50_ms": 6, "p99_ms": 90}), "30 [1 30 90] yes", parts{"p50_ms": 5}},
+		{relay, sample(relay, run.Sample{"ratio": 0.6, "messages": 60_000}), "0.6 [0.6] yes", parts{"messages": 60_000}},
 		{"latency_p50_ms", sample(Latency, run.Sample{"p50_ms": 6.1, "max_ms": 8}), "6.1 [6.1] **no**: " + oneByOne,
 			parts{"max_ms": 8}},
 		{"start_ms", sample(starts, run.Sample{"ms": 300, "slowest_ms": 400, "starts": 5}, run.Sample{"ms": 200,

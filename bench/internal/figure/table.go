@@ -148,6 +148,12 @@ var definitions = complete([]Figure{
 		of:   starts, own: sampled("ms"),
 	},
 	{
+		Key: relay, What: "rollbackd relay ÷ a publisher with confirms that has the same messages in memory",
+		Goal: "≥ 0.6", Note: "both on the same two cores as MySQL and RabbitMQ, from the first message to the last",
+		Cause: "MySQL reads, claims and deletes a row for each message, in two commits a batch",
+		own:   sampled("ratio"),
+	},
+	{
 		Key: "rss_mib", What: "daemon's resident memory before a backlog of 1,000,000, at most; the last minute's by the " +
 			"second's", Unit: "MiB", Goal: "≤ 150, last minute ≤ 1.1 × second",
 		most: map[string]float64{"last_by_second": 1.1},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,6 +162,36 @@ func (p *Producer) Publish(n int64) {
 	must.OK(err, "publish order")
 	p.open = append(p.open, confirm)
 	p.published++
+}
+
+// FillOutbox puts the messages of all orders into the outbox, and returns them as a relay sends them.
+func (f *Field) FillOutbox() (sent []rabbit.Publishing) {
+	var put []outbox.Message
+	for n := range f.Sown.Orders {
+		m := outbox.Message{Tag: RoutingKey, Key: f.KeyOf(n), Body: body(n, f.Sown.Goods)}
+		put = append(put, m)
+		sent = append(sent, rabbit.Publishing{Exchange: Exchange, Key: RoutingKey, Message: rabbit.Message{
+			MessageID: m.Key, Type: m.Tag, ContentType: "application/json", Body: m.Body,
+			Headers: rabbit.Table{rabbit.HeaderPublishedAt: time.Now().UnixMilli(), "x-message-key": m.Key},
+		}})
+	}
+	tx := must.Get(f.DB.BeginTx(f.ground.Ctx, nil))
+	must.OK(outbox.Put(f.ground.Ctx, tx, put...))
+	must.OK(tx.Commit())
+	return sent
+}
+
+// Send publishes messages without an outbox, with the relay's publisher and as many in flight.
+func (g *Ground) Send(all []rabbit.Publishing) {
+	const batches, batch = 4, 1000
+	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{g.amqpURL()}, Name: "bench"})
+	defer p.Close(g.Ctx)
+	parts := slices.Collect(slices.Chunk(all, batch))
+	must.Side(batches, func(at int) {
+		for ; at < len(parts); at += batches {
+			must.OK(errors.Join(p.Publish(g.Ctx, parts[at])...))
+		}
+	})
 }
 
 // settle takes one confirmation. What was begun is ended, also when the run is cut short.

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ type processes struct {
 
 func (p *processes) start(f *ground.Field, c Contestant) *program.Process {
 	o := program.Options{
-		Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: p.log,
+		Path: f.Build.Binary, Args: []string{cmp.Or(c.Command, "run")}, Env: f.Environ(c.Settings...), Log: p.log,
 	}
 	if c.Rival != "" {
 		o.Path, o.Args = p.r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}

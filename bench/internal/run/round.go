@@ -22,6 +22,8 @@ type Contestant struct {
 	// Rival, if not empty, is one of package rival's, with so many workers; else it is the product.
 	Rival   string
 	Workers int
+	// Command is the product's; empty: run.
+	Command string
 	// Daemons is how many processes of the product run side by side; 0 means one.
 	Daemons int
 	// Quota, if not 0, is how much of a core each of them may take, and ServersQuota all servers together, by the kernel's

@@ -188,6 +188,7 @@ func testSpecial(t *testing.T, r *Runner) {
 			return m["second_minute_mib"] > 0 && m["last_minute_mib"] > 0 && m["max_mib"] >= m["last_minute_mib"] &&
 				m["applied"] > 0
 		}},
+		"relay": {(*Runner).Relay, func(m Sample) bool { return m["ratio"] > 0 }},
 		"looks": {func(r *Runner) Sample { return r.once(pages).Spent() }, func(m Sample) bool { return m["client"] > 0 }},
 		"rolling": {func(r *Runner) Sample { return r.Rolling(fleet) }, func(m Sample) bool {
 			return m["per_second"] > 0 && m["meanwhile_per_second"] > 0 && m["below_half_s"] >= 0

@@ -271,6 +271,46 @@ func (r *Runner) Starts() Sample {
 	}
 }
 
+// relayedPerSecond is how many messages are relayed for each second of a round's length.
+const relayedPerSecond = 15_000
+
+// Relay measures `rollbackd relay` before a full outbox, and then a publisher with confirms that publishes the same
+// messages from memory, as many at once. Each has an empty queue.
+func (r *Runner) Relay() Sample {
+	f, n := r.empty(), int64(relayedPerSecond*r.Length.Seconds())
+	sowing := r.seeded(ground.Sowing{Orders: n, NoBacklog: true, Unreserved: true, Emits: true})
+	f.Sow(sowing)
+	all := f.FillOutbox()
+	var relayed, plain float64
+	r.beside(f, Contestant{Command: "relay"}, func(*processes) { relayed = r.arrived(n) })
+	f.Sow(sowing)
+	must.Side(2, func(side int) {
+		if side == 0 {
+			r.Ground.Send(all)
+			return
+		}
+		plain = r.arrived(n)
+	})
+	return Sample{
+		"ratio": relayed / plain, "relay_per_second": relayed, "plain_per_second": plain, "messages": float64(n),
+	}
+}
+
+// arrived is how many messages a second come into the main queue, from the first look that finds some to the one that
+// finds n.
+func (r *Runner) arrived(n int64) float64 {
+	var first, depth int64
+	var began time.Time
+	r.Ground.Until("all messages are in the queue", mostWhole, func() bool {
+		depth = r.Ground.Depth()
+		if first == 0 {
+			first, began = depth, time.Now()
+		}
+		return depth >= n
+	})
+	return float64(depth-first) / time.Since(began).Seconds()
+}
+
 // Rolling measures a fleet under load, each of whose daemons is then replaced by another, one after the other as a
 // rolling upgrade does it: how many messages a second are applied before and meanwhile, and the longest time, in steps
 // of half a second, in which fewer than half as many were.
