@@ -27,7 +27,7 @@ type measuring struct {
 // measure runs the cycles and writes the results after each, so that an interrupted run leaves something to look at.
 func measure(s settings, r *run.Runner, resume bool) {
 	m := &measuring{
-		settings: s, try: r.Round, progress: resumable[figure.Results]("progress.json", r.Ground.Builds, s, resume),
+		settings: s, try: tries(r.Round), progress: resumable[figure.Results]("progress.json", r.Ground.Builds, s, resume),
 		rep: report.Report{Started: time.Now(), Round: s.Length, Machine: report.LookAround(r.Ground.Versions())},
 	}
 	for range s.Rounds {
@@ -36,6 +36,22 @@ func measure(s settings, r *run.Runner, resume bool) {
 	}
 	m.rep.Remember(m.to)
 	fmt.Printf("%s", m.rep.Markdown())
+	if n := m.rep.Results.NotMeasured(); n > 0 {
+		must.OK(fmt.Errorf("%d rounds could not be measured", n))
+	}
+}
+
+// tries makes of a round that could not be measured one that says so, and lets the run go on.
+func tries(round func(run.Contestant) run.Round) func(run.Contestant) run.Round {
+	return func(c run.Contestant) (got run.Round) {
+		err := must.Catch(func() { got = round(c) })
+		if errors.Is(err, run.ErrNotMeasured) {
+			fmt.Println(" ", err)
+			return run.Round{Contestant: c.Name, NotMeasured: err.Error()}
+		}
+		must.OK(err)
+		return got
+	}
 }
 
 // cycle measures the groups that are not there yet, takes them all, and writes the figures of what there is so far.
@@ -45,7 +61,11 @@ func (m *measuring) cycle(groups [][]run.Contestant) {
 	rep := &m.rep
 	rep.Cycles++
 	for i, group := range groups {
-		rounds := m.progress.part(fmt.Sprintf("cycle %d: group %d", rep.Cycles, i+1), func() (all figure.Results) {
+		name := fmt.Sprintf("cycle %d: group %d", rep.Cycles, i+1)
+		if m.progress.Done[name].NotMeasured() > 0 { // by the run before
+			delete(m.progress.Done, name)
+		}
+		rounds := m.progress.part(name, func() (all figure.Results) {
 			for _, c := range group {
 				all = append(all, m.try(c))
 			}
@@ -53,7 +73,7 @@ func (m *measuring) cycle(groups [][]run.Contestant) {
 		})
 		rep.Results = append(rep.Results, rounds...)
 	}
-	rep.Took, rep.Complete = m.progress.Took, m.complete && rep.Cycles == int(m.Rounds)
+	rep.Took, rep.Complete = m.progress.Took, m.complete && rep.Cycles == int(m.Rounds) && rep.Results.NotMeasured() == 0
 	rep.Figures, rep.Curves = rep.Results.Figures(m.Only), rep.Results.Curves(m.Only)
 	rep.Contestants = rep.Results.Contestants()
 	rep.Write(m.to)

@@ -15,27 +15,29 @@ import (
 
 func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out", "progress.json")
-	goesOn := func(resume, ends bool) (did []string, all figure.Results) {
+	goesOn := func(resume bool, last error) (did []string, all figure.Results) {
 		m := &measuring{progress: openProgress[figure.Results](path, "this", resume), settings: settings{to: t.TempDir()}}
-		m.try = func(c run.Contestant) run.Round {
+		m.try = tries(func(c run.Contestant) run.Round {
 			did = append(did, c.Name)
-			if c.Name == "starts" && ends {
-				must.OK(errors.New("ended"))
+			if c.Name == "starts" {
+				must.OK(last)
 			}
 			return run.Round{Contestant: c.Name}
-		}
+		})
 		_ = must.Catch(func() { m.cycle([][]run.Contestant{{{Name: "a"}, {Name: "b"}}, {{Name: "starts"}}}) })
 		return did, m.rep.Results
 	}
 	for _, c := range []struct {
-		resume, ends bool
+		resume       bool
+		last         error // of the last contestant
 		did          string
-		all          int
+		all, missing int
 	}{
-		{false, true, "a b starts", 2}, {true, true, "starts", 2}, {true, false, "starts", 3}, {true, false, "", 3},
+		{false, errors.New("ended"), "a b starts", 2, 0}, {true, errors.New("ended"), "starts", 2, 0},
+		{true, run.ErrNotMeasured, "starts", 3, 1}, {true, nil, "starts", 3, 0}, {true, nil, "", 3, 0},
 	} {
-		did, all := goesOn(c.resume, c.ends)
-		if strings.Join(did, " ") != c.did || len(all) != c.all {
+		did, all := goesOn(c.resume, c.last)
+		if strings.Join(did, " ") != c.did || len(all) != c.all || all.NotMeasured() != c.missing {
 			t.Errorf("%+v: it did %v: %+v", c, did, all)
 		}
 	}

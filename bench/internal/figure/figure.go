@@ -17,6 +17,16 @@ import (
 // Results are the rounds of a run, or of a part of it, in the order they were run.
 type Results []run.Round
 
+// NotMeasured is how many rounds could not be measured.
+func (t Results) NotMeasured() (n int) {
+	for _, r := range t {
+		if r.NotMeasured != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // Figure is one figure with how it came about. Most are a ratio of rounds: of's by those of another, or by those of the
 // best of some rivals.
 type Figure struct {
@@ -31,6 +41,8 @@ type Figure struct {
 	Parts   map[string]float64 `json:"parts"` // what the value is made of: medians
 	Note    string             `json:"note,omitempty"`
 	Cause   string             `json:"cause,omitempty"` // why the goal is not reached
+	// NotMeasured, if not empty, says why there is no value.
+	NotMeasured string `json:"not_measured,omitempty"`
 
 	of      string   // a contestant; empty: the one that is named as the figure
 	by      string   // round by round, each by the last one of this contestant before it; empty: the base
@@ -71,15 +83,29 @@ func reached(goal string, value float64) *bool {
 	return &ok
 }
 
-// Figures are those of the wanted ones that there are results for.
+// Figures are those of the wanted ones that there are results for, and those of which a result is missing that could
+// not be measured.
 func (t Results) Figures(wanted []string) (all []Figure) {
 	for _, f := range definitions {
-		if !slices.Contains(wanted, f.Key) ||
-			slices.ContainsFunc(f.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
+		if !slices.Contains(wanted, f.Key) {
 			continue
 		}
 		var rounds []float64
-		rounds, f.Parts = f.values(t)
+		if !slices.ContainsFunc(f.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
+			rounds, f.Parts = f.values(t)
+		}
+		if len(rounds) == 0 {
+			f.Cause = ""
+			for _, r := range t {
+				if slices.Contains(f.made(), r.Contestant) {
+					f.NotMeasured = cmp.Or(r.NotMeasured, f.NotMeasured)
+				}
+			}
+			if f.NotMeasured != "" {
+				all = append(all, f)
+			}
+			continue
+		}
 		middle := Median(rounds)
 		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), reached(f.Goal, middle)
 		for name, x := range f.Parts {
@@ -130,12 +156,14 @@ func (f Figure) values(t Results) (own []float64, parts map[string]float64) {
 // ratios divides each round of a contestant by the last one of another before it.
 func (t Results) ratios(name, other string, value func(run.Round) float64) (all []float64, parts map[string]float64) {
 	var others []float64
-	for i, r := range t {
-		before := t[:i].of(other)
-		if r.Contestant == name && len(before) > 0 {
-			o := value(before[len(before)-1])
-			all = append(all, value(r)/o)
-			others = append(others, o)
+	var before run.Round
+	for _, r := range t {
+		if r.Contestant == name && r.NotMeasured == "" && before.Contestant != "" && before.NotMeasured == "" {
+			all = append(all, value(r)/value(before))
+			others = append(others, value(before))
+		}
+		if r.Contestant == other {
+			before = r
 		}
 	}
 	return all, map[string]float64{name: Median(pick(t.of(name), value)), other: Median(others)}
@@ -172,10 +200,10 @@ func byName(samples []run.Sample) map[string][]float64 {
 	return all
 }
 
-// of are the rounds of one contestant.
+// of are the rounds of one contestant that could be measured.
 func (t Results) of(name string) (rounds Results) {
 	for _, r := range t {
-		if r.Contestant == name {
+		if r.Contestant == name && r.NotMeasured == "" {
 			rounds = append(rounds, r)
 		}
 	}

@@ -9,11 +9,13 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
 
-// turns are rounds at these rates, in order.
+// turns are rounds at these rates, in order; a text says why one could not be measured.
 func turns(rates ...any) (t Results) {
 	for i := 0; i < len(rates); i += 2 {
 		r := run.Round{Contestant: rates[i].(string)}
 		switch rate := rates[i+1].(type) {
+		case string:
+			r.NotMeasured = rate
 		case run.Sample:
 			r.Sample = rate
 		case int:
@@ -97,6 +99,11 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 		{"start_ms", sample(starts, run.Sample{"ms": 300, "slowest_ms": 400, "starts": 5}, run.Sample{"ms": 200,
 			"slowest_ms": 900}, run.Sample{"ms": 310}), "300 [300 200 310] yes",
 			parts{"slowest_ms": 650, "starts": 5}},
+		// What could not be measured says so; in one cycle only, the others make the figure. No round is compared with one
+		// of an earlier cycle.
+		{"hot_goods", turns(Base, 100, "hot_goods", "away"), "0 [] –away", nil},
+		{"hot_goods", turns(Base, 100, "hot_goods", "away", Base, 100, "hot_goods", 90, Base, "away", "hot_goods", 50),
+			"0.9 [0.9] yes", nil},
 	} {
 		all := c.rounds.Figures([]string{c.key})
 		if len(all) != 1 || all[0].Key != c.key {
@@ -104,7 +111,7 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 			continue
 		}
 		f := all[0]
-		if got := fmt.Sprint(f.Value, f.Rounds, " ", f.IsReached()); got != c.want {
+		if got := fmt.Sprint(f.Value, f.Rounds, " ", f.IsReached(), f.NotMeasured); got != c.want {
 			t.Errorf("%s is %s, want %s", c.key, got, c.want)
 		}
 		for name, want := range c.parts {

@@ -56,7 +56,9 @@ func (r Report) Write(dir string) {
 func (r Report) Remember(dir string) {
 	values := map[string]float64{}
 	for _, f := range r.Figures {
-		values[f.Key] = f.Value
+		if f.NotMeasured == "" {
+			values[f.Key] = f.Value
+		}
 	}
 	line := must.Get(json.Marshal(map[string]any{
 		"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()), "cycles": r.Cycles,
@@ -102,6 +104,7 @@ var curveText string
 var (
 	forms = template.FuncMap{
 		"number": number, "xml": template.HTMLEscapeString,
+		"cell":    func(s string) string { return strings.NewReplacer("\n", " ", "|", `\|`).Replace(s) },
 		"date":    func(t time.Time) string { return t.UTC().Format("2006-01-02") },
 		"minutes": func(d time.Duration) time.Duration { return d.Round(time.Minute) },
 	}

@@ -24,6 +24,7 @@ func TestAReportIsWritten(t *testing.T) {
 			{Key: "vs_plain", What: "x", Unit: "ratio", Value: 0.51, Goal: "≥ 0.5", Reached: &yes,
 				Rounds: []float64{0.5, 0.51, 0.52}, Parts: map[string]float64{"rollbackd": 44_000}},
 			{Key: "vs_classic", What: "x", Unit: "ratio", Value: 0.9, Goal: "≥ 15", Reached: &no, Cause: "y"},
+			{Key: "poison", What: "x", Goal: "≥ 0.7", NotMeasured: "poison could not be measured:\na | b"},
 			{Key: "two_daemons", What: "x", Unit: "ratio", Value: 1, Goal: "reported"},
 		},
 		Contestants: []figure.Contestant{{
@@ -31,6 +32,7 @@ func TestAReportIsWritten(t *testing.T) {
 			CPU: run.Sample{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4}, Busy: 1.95, Quiet: 2,
 		}},
 		Results: figure.Results{
+			{Contestant: "poison", NotMeasured: "away"},
 			{Contestant: "latency", Sample: run.Sample{"fail_every": 20, "p99_ms": 29.5}},
 		},
 		Curves: []figure.Curve{{Key: "lanes", Title: "Messages <per> second", XLabel: "lanes",

@@ -87,6 +87,8 @@ type Round struct {
 	Pages      Sample  `json:"pages_ms,omitempty"`            // the longest time of each page that was looked at
 	Sample     Sample  `json:"sample,omitempty"`              // of one that is special, and what comes evenly cost
 	Fixed      Sample  `json:"fixed_ms,omitempty"`            // [FixedWork] just before and just after, the longer times
+	// NotMeasured, if not empty, says why there is no more than the name.
+	NotMeasured string `json:"not_measured,omitempty"`
 }
 
 // Working are the processes that a message is put through; the bench itself is none.

@@ -245,7 +245,7 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	defer func(out io.Writer) { r.Out = out }(r.Out)
 	r.Out = &said
 	wrong := Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole, Guess: 100}
-	if err := must.Catch(func() { r.Round(wrong) }); err == nil || !strings.Contains(err.Error(), "LANES") {
+	if err := must.Catch(func() { r.Round(wrong) }); !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
 		t.Errorf("got %v, want that it could not be measured, and why", err)
 	}
 	if n := strings.Count(said.String(), "; again"); n != tries-1 {

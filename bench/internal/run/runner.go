@@ -90,6 +90,9 @@ func (r *Runner) full() *ground.Field {
 // tries is how often a round may fail.
 const tries = 5
 
+// ErrNotMeasured says that a round failed as often as it may; it wraps how it failed at last.
+var ErrNotMeasured = errors.New("could not be measured")
+
 // Round sows and measures one round, and again when it fails: a server that was slow to answer, or ended a connection,
 // must not cost the whole run. What breaks the promise is never tried again. A contestant that is faster than expected
 // and empties the queue gets another round with more to do: a part of a round is no round.
@@ -114,7 +117,7 @@ func (r *Runner) Round(c Contestant) (round Round) {
 			must.OK(errors.Join(err, context.Cause(r.Ground.Ctx)))
 		}
 	}
-	must.OK(err, fmt.Sprintf("%s could not be measured, tried %d times", c.Name, tries))
+	must.OK(fmt.Errorf("%s %w, tried %d times: %w", c.Name, ErrNotMeasured, tries, err))
 	return round
 }
 
