@@ -185,8 +185,10 @@ func (w *world) judge() {
 	}
 }
 
-// check asks the oracle.
+// check asks the oracle, which asks the first node of RabbitMQ: one that was in the minority is away until it has seen
+// that it is not any more.
 func (w *world) check(attempts int) {
+	must.OK(w.stack.RabbitMQ.Await())
 	allowed := oracle.Allowance{Attempts: attempts}
 	w.report = must.Get(w.oracle.Check(w.ctx, w.before, w.load.ledger, allowed))
 }
