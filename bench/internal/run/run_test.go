@@ -245,7 +245,8 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	defer func(out io.Writer) { r.Out = out }(r.Out)
 	r.Out = &said
 	wrong := Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole, Guess: 100}
-	if err := must.Catch(func() { r.Round(wrong) }); !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
+	err := must.Catch(func() { r.Round(wrong) })
+	if !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
 		t.Errorf("got %v, want that it could not be measured, and why", err)
 	}
 	if n := strings.Count(said.String(), "; again"); n != tries-1 {
@@ -253,7 +254,7 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	}
 	calls := 0
 	thief := Contestant{Special: func(*Runner) Sample { calls++; must.OK(ground.ErrBroken); return nil }}
-	err := must.Catch(func() { r.Round(thief) })
+	err = must.Catch(func() { r.Round(thief) })
 	if !errors.Is(err, ground.ErrBroken) || calls != 1 {
 		t.Errorf("a broken promise: %v after %d tries, want one and the run's end", err, calls)
 	}
