@@ -35,45 +35,6 @@ func TestReserveTakesNothingForFree(t *testing.T) {
 	w.wantAll(10, 1, 1000)
 }
 
-func TestReserveRefuses(t *testing.T) {
-	w := newWorld(t)
-	w.goods(10, 1, 2)
-	require.OK(t, w.reserve("held", item(1, 1)))
-	require.OK(t, w.reserve("final", item(1, 1)))
-	require.OK(t, w.confirm("final"))
-	require.OK(t, w.reserve("gone", item(1, 1)))
-	require.OK(t, w.rollback(stock.Options{}, message("gone", "k")))
-	require.OK(t, w.rollback(refuse, message("refused", "k", item(1, 1)), message("whole", "k")))
-	tests := []struct {
-		name, order string
-		items       []stock.Item
-		want        error
-	}{
-		{"unknown sku", "new", []stock.Item{item(1, 1), item(3, 1)}, stock.ErrUnknownSKU},
-		{"too many", "new", []stock.Item{item(1, 1), item(2, 11)}, stock.ErrOutOfStock},
-		{"another quantity", "held", []stock.Item{item(1, 2)}, stock.ErrQuantity},
-		{"more items than before", "held", []stock.Item{item(1, 1), item(2, 1)}, stock.ErrQuantity},
-		{"deducted", "final", []stock.Item{item(1, 1)}, stock.ErrDeducted},
-		{"released", "gone", []stock.Item{item(1, 1)}, stock.ErrReleased},
-		{"refused item", "refused", []stock.Item{item(1, 1)}, stock.ErrRefused},
-		{"refused item and another", "refused", []stock.Item{item(1, 1), item(2, 1)}, stock.ErrRefused},
-		{"refused order", "whole", []stock.Item{item(2, 1)}, stock.ErrRefused},
-		{"no items", "new", nil, stock.ErrInvalid},
-		{"no order", "", []stock.Item{item(1, 1)}, stock.ErrInvalid},
-		{"sku twice", "new", []stock.Item{item(1, 1), item(1, 1)}, stock.ErrInvalid},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w.t = t
-			before := w.reservations(test.order)
-			assert.Error(t, w.reserve(test.order, test.items...), test.want, "error")
-			w.wantReservations(test.order, before)
-			w.wantAmount(1, 8)
-			w.wantAmount(2, 10)
-		})
-	}
-}
-
 func TestErrorsOfTheDatabasePassThrough(t *testing.T) {
 	w := newWorld(t)
 	w.exec("DROP TABLE stock_reservation")

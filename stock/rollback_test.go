@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +24,12 @@ var refuse = stock.Options{Empty: stock.Refuse}
 var sentinels = map[string]error{
 	"": nil, "invalid": stock.ErrInvalid, "quantity": stock.ErrQuantity, "deducted": stock.ErrDeducted,
 	"no reservation": stock.ErrNoReservation, "out of stock": stock.ErrOutOfStock, "refused": stock.ErrRefused,
-	"released": stock.ErrReleased,
+	"released": stock.ErrReleased, "unknown sku": stock.ErrUnknownSKU,
 }
 
 // play makes calls, each of which may end in ": ERROR", of the first request where there are several: "reserve ORDER
 // ITEMS", "confirm ORDER", "rollback REQUESTS", and "refuse REQUESTS", which rolls back with that policy. A request is
-// ORDER/KEY or ORDER/TAG/KEY with items. Compared are "ORDER is ROWS", "left
+// ORDER/KEY or ORDER/TAG/KEY with items. Compared are "ORDER is ROWS" (or "nothing"), "left
 // AMOUNTS" and "versions NUMBERS" of all goods, and "released N" rows.
 func (w *world) play(steps ...string) {
 	w.t.Helper()
@@ -37,6 +38,7 @@ func (w *world) play(steps ...string) {
 		name, args, _ := strings.Cut(call, " ")
 		want := sentinels[wrong]
 		if order, rows, is := strings.Cut(call, " is "); is {
+			rows = strings.TrimPrefix(rows, "nothing")
 			w.wantReservations(order, strings.ReplaceAll(rows, " k", " stock.rollback/k"))
 			continue
 		}
@@ -85,92 +87,21 @@ func itemsOf(text string) (name string, items []stock.Item) {
 }
 
 // Whatever services and rollbacks do one after the other, of a hundred pieces of each of three goods: who comes first
-// has it, what comes again has no second effect, and each row says whose it is.
+// has it, what comes again has no second effect, and each row says whose it is. The ways stand in testdata/ways.txt.
 func TestEachWayOfAnOrderEndsInItsRows(t *testing.T) {
 	t.Parallel()
-	const whole = "0×0 refused k1, "
-	for name, steps := range map[string][]string{
-		"reserve takes all or nothing": {"reserve a 2×3 1×100", "a is 1×100 reserved, 2×3 reserved", "left 0 97 100",
-			"reserve b 1×1 2×1: out of stock", "b is ", "left 0 97 100"},
-		"reserve again is done": {"reserve a 1×1 2×2", "reserve a 2×2 1×1", "left 99 98 100"},
-		"confirm is final": {"reserve a 1×1 2×2", "confirm a", "confirm a", "a is 1×1 deducted, 2×2 deducted",
-			"left 99 98 100",
-			"reserve b 1×1 2×2", "rollback b/k 1×1", "confirm b: released", "confirm none: no reservation",
-			"confirm: invalid", "b is 1×1 released k, 2×2 reserved"},
-		"rollback returns what was reserved": {"reserve a 2×5 1×7", "left 93 95 100", "rollback a/k1 1×7 2×5",
-			"left 100 100 100",
-			"a is 1×7 released k1, 2×5 released k1", "released 2",
-			"versions 2 2 0"}, // one change by reserve, one by rollback,
-		"without items it returns what is still reserved": {"reserve a 1×1 2×2 3×3", "rollback a/k1 2×2", "rollback a/k2",
-			"a is 1×1 released k2, 2×2 released k1, 3×3 released k2", "left 100 100 100"},
-		"deducted rows stay beside reserved ones": {"reserve a 1×1", "confirm a", "reserve a 2×2", "rollback a/k1",
-			"rollback a/k2",
-			"a is 1×1 deducted, 2×2 released k1"},
-		"twice, with items": {"reserve a 1×7", "rollback a/k1 1×7, a/k2 1×7", "rollback a/k1 1×7", "a is 1×7 released k1",
-			"refuse a/k3 1×7", "left 100 100 100", "a is 1×7 released k1", "released 1"},
-		"twice, whole": {"reserve a 1×7", "rollback a/k1, a/k2", "rollback a/k1", "a is 1×7 released k1",
-			"refuse a/k3", "left 100 100 100", "a is 0×0 refused k3, 1×7 released k1", "released 1"},
-		"rows of an order that two messages share, and of others": {"reserve a 1×1 2×2 3×3", "reserve b 1×1 2×2 3×3",
-			"reserve c 1×1 2×2 3×3", "rollback a/k1 1×1, b/k2 3×3 2×2 1×1, a/k3 3×3 1×1, c/order.cancelled/4",
-			"a is 1×1 released k1, 2×2 reserved, 3×3 released k3", "b is 1×1 released k2, 2×2 released k2, 3×3 released k2",
-			"c is 1×1 released order.cancelled/4, 2×2 released order.cancelled/4, 3×3 released order.cancelled/4",
-			"left 100 98 100"},
-		// The first two have the same CRC-32, by which a statement finds a row's message.
-		"orders that collide": {"reserve plumless 1×1 2×1", "reserve buckeroo 1×1 2×1", "reserve other 1×1 2×1",
-			"rollback plumless/k1 1×1, buckeroo/k2 1×1, other/k3", "rollback plumless/k4, buckeroo/k5, other/k6",
-			"plumless is 1×1 released k1, 2×1 released k4", "buckeroo is 1×1 released k2, 2×1 released k5",
-			"other is 1×1 released k3, 2×1 released k3", "left 100 100 100"},
-		"who is blamed shadows no other of its order": {"reserve a 1×1 2×2",
-			"rollback a/wrong 1×1 2×9, a/k 1×1 2×2: quantity",
-			"rollback a/k 1×1 2×2", "a is 1×1 released k, 2×2 released k"},
-		"refused items stay so, whatever the policy is now": {"refuse a/k1 1×7 2×1, a/k2 1×7 2×1",
-			"a is 1×7 refused k1, 2×1 refused k1", "reserve a 1×7: refused", "confirm a: refused", "refuse a/k3 1×7",
-			"rollback a/k3 1×7", "rollback a/k4", "a is 1×7 refused k1, 2×1 refused k1", "left 100 100 100"},
-		"a refused order stays so": {"refuse a/k1, a/k2", "a is 0×0 refused k1", "reserve a 1×7: refused",
-			"confirm a: refused",
-			"refuse a/k3 1×7", "rollback a/k3 1×7", "rollback a/k4", "a is 0×0 refused k1", "left 100 100 100"},
-		"refuse releases what is reserved": {"reserve a 1×7", "refuse a/k1 1×7 2×1, b/k2 2×2",
-			"a is 1×7 released k1, 2×1 refused k1", "b is 2×2 refused k2", "left 100 100 100"},
-		// A rollback without items ends the order: what comes late is refused, before and behind the skus that it has.
-		"a part is reserved": append([]string{"reserve a 2×5"}, wholeEnds(whole+"2×5 released k1", "left 100 100 100")...),
-		"a part was released before": append([]string{"reserve a 2×5", "refuse a/k0 2×5"},
-			wholeEnds(whole+"2×5 released k0", "left 100 100 100")...),
-		"a part was refused before": append([]string{"refuse a/k0 2×5"}, wholeEnds(whole+"2×5 refused k0",
-			"left 100 100 100")...),
-		"a part is deducted, another reserved": append([]string{"reserve a 2×5", "confirm a", "reserve a 3×1"},
-			wholeEnds(whole+"2×5 deducted, 3×1 released k1", "left 100 95 100")...),
-		"what was given back says so": {"reserve a 2×5", "refuse a/k1", "reserve a 2×5: released",
-			"confirm a: released"},
-		"a deducted order is blamed and not marked": {"reserve a 1×5", "confirm a", "refuse a/k1: deducted",
-			"a is 1×5 deducted"},
-		"with retry a late part is another matter": {"reserve a 2×5", "rollback a/k1", "reserve a 1×7",
-			"a is 1×7 reserved, 2×5 released k1"},
-	} {
+	ways, name := map[string][]string{}, ""
+	for line := range strings.Lines(string(require.Get(os.ReadFile("testdata/ways.txt"))(t))) {
+		if step, is := strings.CutPrefix(line, "\t"); is {
+			ways[name] = append(ways[name], strings.TrimSpace(step))
+		} else {
+			name = strings.TrimSuffix(line, ":\n")
+		}
+	}
+	assert.AtLeast(t, len(ways), 20, "ways")
+	for name, steps := range ways {
 		t.Run(name, func(t *testing.T) { newWorld(t, 1, 2, 3).play(steps...) })
 	}
-}
-
-// wholeEnds is what follows when order a is refused as a whole.
-func wholeEnds(rows, left string) []string {
-	return []string{"refuse a/k1", "a is " + rows, "reserve a 1×7: refused", "reserve a 4×7: refused", left,
-		"refuse a/k2, a/k3 1×7", "rollback a/k4, a/k5 1×7", "a is " + rows}
-}
-
-// An order number is bytes: no case, no accents, no padding, no quoting.
-func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
-	w := newWorld(t)
-	w.goods(1000, 1)
-	orders := []string{"a", "A", "á", "a ", "a\x00", `a'--`, `a\`, `a"?`, "😀", "😁", "\xff\xfe", strings.Repeat("z", 64)}
-	for i, order := range orders {
-		require.OK(t, w.reserve(order, item(1, int64(i)+1)))
-	}
-	for i, order := range orders {
-		key := `key'\"? ` + order
-		require.OK(t, w.rollback(stock.Options{}, message(order, key, item(1, int64(i)+1))))
-		w.wantReservations(order, fmt.Sprintf("1×%d released stock.rollback/%s", i+1, key))
-		w.wantReleases(i + 1)
-	}
-	w.wantAmount(1, 1000)
 }
 
 // Given an order or item that is unknown or deducted for good, another quantity than reserved, or an amount that

@@ -294,30 +294,6 @@ func TestReserveNeverOversells(t *testing.T) {
 	w.wantAll(0, 1, 2)
 }
 
-// Of a deduction and the rollback that refuses it at most one leaves its mark, in whichever order they come; when both
-// stand, the rollback released what was deducted.
-func TestReserveRacesARefusingRollback(t *testing.T) {
-	t.Parallel()
-	for name, items := range map[string][]stock.Item{"items": {item(1, 1)}, "whole order": nil} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1)
-			for i := range 60 {
-				order := fmt.Sprintf("order-%d", i)
-				reserve, rollback := atOnce(func() error { return w.reserve(order, item(1, 1)) },
-					func() error { return w.rollback(refuse, message(order, "k", items...)) })
-				require.That(t, rollback == nil, "rollback: %v", rollback)
-				got := w.reservations(order)
-				if wasRefused := is(reserve, stock.ErrRefused); !wasRefused && reserve != nil {
-					t.Fatalf("reserve: %v", reserve)
-				} else if wasRefused == strings.Contains(got, "released") || strings.Contains(got, "reserved") {
-					t.Fatalf("reserve said %v, reservations are %s", reserve, got)
-				}
-			}
-			w.wantAmount(1, 100)
-		})
-	}
-}
-
 // Of a rollback of a whole order and a late part of it the part is released or refused, whichever comes first.
 func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)

@@ -254,34 +254,6 @@ func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
 	w.wantAmount(1, 100)
 }
 
-// Both versions at once, each with a message of its own for the same orders: every row is released by one of them.
-func TestBothVersionsAtOnceReleaseOnce(t *testing.T) {
-	t.Parallel()
-	w := newFormerWorld(t)
-	const orders = 40
-	name := func(i int) string { return fmt.Sprintf("order-%02d", i) }
-	for i := range orders / 2 {
-		w.formerlyReserve(name(i))
-	}
-	w.migrate()
-	for i := range orders / 2 {
-		require.OK(t, w.reserve(name(orders/2+i), item(1, 1), item(2, 1)))
-	}
-	for i := range orders {
-		that, this := atOnce(func() error { _, err := w.formerlyRollback(name(i), "former"); return err },
-			func() error { return w.rollback(stock.Options{}, message(name(i), "this")) })
-		require.OK(t, this)
-		require.OK(t, that)
-		got := w.reservations(name(i))
-		if strings.Count(got, "released stock.rollback/former")%2+strings.Count(got, "released stock.rollback/this")%2 != 0 ||
-			strings.Contains(got, "reserved") {
-			t.Errorf("%s: %s; want it released by one of the two", name(i), got)
-		}
-	}
-	w.wantAll(100, 1, 2)
-	w.wantReleases(2 * orders)
-}
-
 // Given tables that nobody has migrated yet, a Rollback says so and changes nothing, and what services of this version
 // do besides works.
 func TestARollbackBeforeItsMigrationSaysWhatToRun(t *testing.T) {
