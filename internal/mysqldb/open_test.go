@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -284,85 +285,6 @@ var ours = []struct{ name, contrary, want string }{
 	{"wsrep_dirty_reads", "1", "0"},
 }
 
-// left are the session variables that nothing sets, with the reason.
-var left = []struct{ why, names string }{
-	{"doctor refuses the value that matters",
-		`binlog_format system_versioning_asof wsrep_on`},
-	{"set on a member of a group, where the server has it",
-		`group_replication_consistency`},
-	{"a session begins with its own value, whatever the server's is, or may only read it",
-		`error_count external_user identity in_transaction insert_id last_gtid last_insert_id proxy_user
-		pseudo_slave_mode pseudo_thread_id rand_seed1 gtid_next gtid_owned immediate_server_version
-		original_commit_timestamp original_server_version pseudo_replica_mode require_row_format resultset_metadata
-		statement_id redirect_url rand_seed2 sql_log_bin timestamp warning_count gtid_seq_no wsrep_gtid_seq_no`},
-	{"wait_timeout is set, whatever it is made of",
-		`interactive_timeout mysqlx_read_timeout mysqlx_wait_timeout mysqlx_write_timeout`},
-	{"another name of a variable that is set, or the choice is wider than ours",
-		`wsrep_causal_reads`},
-	{"what the shop's own SQL means: rollbackd's has no grouping of text, week, division or recursion",
-		`default_regex_flags block_encryption_mode character_set_collations cte_max_recursion_depth
-		default_collation_for_utf8mb4 new_mode windowing_use_high_precision mhnsw_default_distance mhnsw_default_m
-		mhnsw_ef_search default_week_format div_precision_increment group_concat_max_len lc_time_names
-		max_recursive_iterations old old_mode standard_compliant_cte sql_if_exists collation_connection`},
-	{"what a table is made with: the migrations name what matters, and migrate checks the result",
-		`alter_algorithm default_table_encryption external_table_secondary_storage_engine external_table_storage_engine
-		innodb_ddl_buffer_size innodb_ddl_threads restrict_fk_on_non_standard_key sql_generate_invisible_primary_key
-		sql_require_primary_key enable_cascade_triggers character_set_database character_set_server collation_database
-		collation_server default_storage_engine default_tmp_storage_engine enforce_storage_engine
-		explicit_defaults_for_timestamp innodb_compression_default innodb_default_encryption_key_id innodb_strict_mode
-		innodb_tmpdir old_alter_table storage_engine system_versioning_alter_history system_versioning_insert_history
-		wsrep_osu_method binlog_alter_two_phase`},
-	{"memory and speed, not the result; what is over a bound is an error that says so",
-		`big_tables bulk_insert_buffer_size connection_memory_chunk_size connection_memory_limit
-		global_connection_memory_tracking histogram_generation_max_mem_size information_schema_stats_expiry
-		innodb_parallel_read_threads internal_tmp_mem_storage_engine max_points_in_geometry
-		max_tmp_session_space_usage optimizer_max_subgraph_pairs optimizer_scan_setup_cost optimizer_where_cost
-		parser_max_mem_size range_optimizer_max_mem_size secondary_engine_cost_threshold select_into_buffer_size
-		select_into_disk_sync select_into_disk_sync_delay set_operations_buffer_size use_secondary_engine
-		enable_secondary_engine_statistics transaction_allow_batching column_compression_threshold
-		column_compression_zlib_level column_compression_zlib_strategy column_compression_zlib_wrap
-		eq_range_index_dive_limit expensive_subquery_limit histogram_size histogram_type analyze_max_length
-		analyze_sample_percentage in_predicate_conversion_threshold join_buffer_size join_buffer_space_limit
-		join_cache_level low_priority_updates max_delayed_threads max_heap_table_size max_insert_delayed_threads
-		max_length_for_sort_data max_rowid_filter_size max_seeks_for_key max_session_mem_used max_sp_recursion_depth
-		max_tmp_tables max_user_connections mrr_buffer_size net_buffer_length net_retry_count
-		optimizer_adjust_secondary_key_costs optimizer_extra_pruning_depth optimizer_join_limit_pref_ratio
-		optimizer_max_sel_args optimizer_max_sel_arg_weight optimizer_prune_level optimizer_search_depth
-		optimizer_selectivity_sampling_limit optimizer_switch optimizer_use_condition_selectivity preload_buffer_size
-		progress_report_time query_alloc_block_size query_cache_strip_comments query_cache_type
-		query_cache_wlock_invalidate query_prealloc_size range_alloc_block_size read_buffer_size read_rnd_buffer_size
-		rowid_merge_buff_size sort_buffer_size sql_buffer_result tcp_nodelay thread_pool_priority tmp_disk_table_size
-		tmp_memory_table_size tmp_table_size transaction_alloc_block_size transaction_prealloc_size use_stat_tables`},
-	{"doctor looks at it: a statement of rollbackd's is shorter",
-		`max_allowed_packet`},
-	{"what the server logs and tells",
-		`log_disabled_statements end_markers_in_json explain_format explain_json_format_version
-		log_slow_always_query_time optimizer_trace_features optimizer_trace_limit optimizer_trace_offset
-		print_identified_with_as_hex session_track_gtids show_create_table_skip_secondary_engine
-		show_create_table_verbosity show_gipk_in_create_table_and_information_schema terminology_use_previous
-		log_queries_not_using_indexes log_slow_admin_statements log_slow_disabled_statements log_slow_filter
-		log_slow_max_warnings log_slow_min_examined_row_limit log_slow_query log_slow_query_time log_slow_rate_limit
-		log_slow_slave_statements log_slow_verbosity log_warnings long_query_time max_error_count
-		min_examined_row_limit note_verbosity optimizer_trace optimizer_trace_max_mem_size profiling
-		profiling_history_size session_track_schema session_track_state_change session_track_system_variables
-		session_track_transaction_info slow_query_log sql_log_off sql_notes sql_warnings`},
-	{"what replicas do, and how: their operator's choice",
-		`binlog_annotate_row_events binlog_row_value_options binlog_rows_query_log_events
-		binlog_transaction_compression binlog_transaction_compression_level_zstd rbr_exec_mode xa_detach_on_prepare
-		binlog_direct_non_transactional_updates binlog_row_image default_master_connection gtid_domain_id
-		max_relay_log_size server_id skip_parallel_replication skip_replication sql_slave_skip_counter
-		wsrep_retry_autocommit wsrep_trx_fragment_size wsrep_trx_fragment_unit`},
-	{"numbers of rows that nobody counts on",
-		`auto_increment_increment auto_increment_offset`},
-	{"no difference at READ COMMITTED, or to LOCK TABLES alone",
-		`innodb_snapshot_isolation innodb_table_locks`},
-	{"what rollbackd does not use: other engines, full text, passwords, files, views with LIMIT",
-		`aria_repair_threads generated_random_password_length aria_sort_buffer_size aria_stats_method
-		character_set_filesystem deadlock_search_depth_long deadlock_search_depth_short deadlock_timeout_long
-		deadlock_timeout_short innodb_ft_enable_stopword innodb_ft_user_stopword_table keep_files_on_create
-		myisam_repair_threads myisam_sort_buffer_size myisam_stats_method old_passwords updatable_views_with_limit`},
-}
-
 // sessionVariables are the names of all that a session may have otherwise than the server.
 func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 	t.Helper()
@@ -381,7 +303,7 @@ func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 }
 
 // Given a server of any kind, then of each session variable that it has it is known what becomes of it: it is set by
-// us, or left for a reason.
+// us, or left for a reason, which stands in testdata/session.txt.
 func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 	pool := openPool(t, stack.MySQL(t), Options{})
 	fate := map[string]string{}
@@ -392,9 +314,14 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 	for _, v := range ours {
 		know(v.name, "set")
 	}
-	for _, group := range left {
-		for _, name := range strings.Fields(group.names) {
-			know(name, group.why)
+	why := ""
+	for line := range strings.Lines(string(require.Get(os.ReadFile("testdata/session.txt"))(t))) {
+		if !strings.HasPrefix(line, "\t") {
+			why = line
+			continue
+		}
+		for _, name := range strings.Fields(line) {
+			know(name, why)
 		}
 	}
 	var unknown []string
@@ -403,7 +330,7 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 			unknown = append(unknown, name)
 		}
 	}
-	assert.That(t, len(unknown) <= 0, "what becomes of these session variables? Say it in the table of this test: %s",
+	assert.That(t, len(unknown) <= 0, "what becomes of these session variables? Say it in testdata/session.txt: %s",
 		strings.Join(unknown, " "))
 }
 
