@@ -55,7 +55,7 @@ INSERT INTO goods VALUES (1, 'old'), (2, 'new'), (3, 'old')`)
 	assert.OK(t, w.handle(h, messages(`{"id":1}`, `{"id":3}`)...), "the others:")
 }
 
-// Only where joined statements must mean the same are they joined.
+// Only where joined statements must mean the same are they joined: testdata/joined.txt has files, and which are.
 func TestFilesAreJoinedOnlyWhereTheMeaningAllows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `
@@ -69,69 +69,12 @@ CREATE TABLE child (
 CREATE TABLE watched (id INT PRIMARY KEY, amount INT) ENGINE=InnoDB;
 CREATE TRIGGER watch AFTER UPDATE ON watched FOR EACH ROW INSERT INTO other VALUES (NEW.id, 1);
 CREATE VIEW seen AS SELECT * FROM goods`)
+	says(t, "testdata/joined.txt", func(text string) string {
+		f := w.parse(text)
+		assert.Is(t, len(f.Unjoined()) == 0, f.Joined(), "nothing says why it is not joined: %s", text)
+		return map[bool]string{true: "joined", false: "not joined"}[f.Joined()]
+	})
 	const e = "; -- expect 1, else retry\n"
-	for _, test := range []struct {
-		text string
-		want bool
-	}{
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e, true},
-		{"UPDATE `goods` SET `amount` = `amount` - :n, n = n + 2, code = 'x', price = :p " +
-			"WHERE code <> 'y' AND id = :id AND n IS NOT NULL AND price >= 3" + e, true},
-		{"UPDATE goods SET code = UTC_TIMESTAMP(6) WHERE id = :id" + e, true},
-		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id" + e, true},
-		{"UPDATE places SET free = free + :n WHERE id = :id AND free > 0 AND house = :h" + e, true},
-		{"UPDATE places SET free = free + :n WHERE house = 'x' AND id = :id" + e, false},
-		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id AND free = :f" + e, true},
-		{"UPDATE places SET free = free + :n WHERE id = :h AND id = :id" + e, false},
-		{"INSERT INTO goods (id, code) VALUES (:id, -1)", true},
-		{"INSERT INTO goods (id, code) VALUES (:id, JSON_OBJECT('id', :id, 'of', CONCAT('a', :n)))", true},
-		{"INSERT INTO goods (id, code) VALUES (:id, CONCAT('a', UUID()))", false},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e + "UPDATE other SET amount = 1 WHERE id = :id" + e, true},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id", false}, // any number of rows
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id; -- expect 0 or 1, else retry", false},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e, true},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND price = :m" + e, false}, // compared as no text
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id OR n = 1" + e, false},
-		{"UPDATE goods SET amount = amount + :n WHERE id = :id LIMIT 1" + e, false},
-		{"UPDATE goods SET amount = amount + :n + :m WHERE id = :id" + e, false},
-		{"UPDATE goods SET amount = n + :n WHERE id = :id" + e, false},
-		{"UPDATE goods SET amount = 1, amount = amount + :n WHERE id = :id" + e, false},
-		{"UPDATE goods SET amount = amount + RAND() WHERE id = :id" + e, false},
-		{"UPDATE IGNORE goods SET amount = amount + :n WHERE id = :id" + e, false},
-		{"UPDATE goods g SET amount = amount + :n WHERE id = :id" + e, false},
-		{"UPDATE goods SET price = price + :n WHERE id = :id" + e, true},
-		{"UPDATE goods SET code = code + :n WHERE id = :id" + e, false},       // sums may round
-		{"UPDATE goods SET amount = amount + :n WHERE code = :id" + e, false}, // no unique index
-		{"UPDATE goods SET id = :n WHERE id = :id" + e, false},                // writes a key
-		{"UPDATE pairs SET c = 'x' WHERE a = :id" + e, false},                 // unique only with another
-		{"UPDATE pairs SET a = 1 WHERE c = :id" + e, false},                   // unique only in a part
-		{"UPDATE parent SET ref = ref + :n WHERE id = :id" + e, false},        // others refer to it
-		{"UPDATE watched SET amount = amount + :n WHERE id = :id" + e, false},
-		{"UPDATE seen SET amount = amount + :n WHERE id = :id" + e, false},
-		{"INSERT IGNORE INTO goods (id) VALUES (:id)", false},
-		{"INSERT INTO goods (id) VALUES (:id) ON DUPLICATE KEY UPDATE n = 1", false},
-		{"INSERT INTO goods (id) VALUES (:id + 1)", false},
-		{"INSERT INTO goods (id) SELECT id FROM other WHERE id = :id", false},
-		{"SELECT id FROM goods WHERE id = :id" + e, true},
-		{"SELECT *, 1 FROM goods WHERE id = :id AND n > 2 FOR UPDATE" + e +
-			"UPDATE goods SET n = 1 WHERE id = :id" + e, true},
-		{"SELECT id FROM goods WHERE id = :id" + e + "INSERT INTO goods (id) VALUES (:n)", false},
-		{"SELECT a FROM pairs WHERE a = :a AND b = :b" + e, false}, // no column beside keys
-		{"SELECT a FROM pairs WHERE a = :a" + e, false},            // may find several
-		{"SELECT COUNT(*) FROM goods WHERE id = :id" + e, false},
-		{"SELECT id FROM goods WHERE id = :id FOR UPDATE SKIP LOCKED" + e, false},
-		{"SELECT id FROM goods WHERE id = :id", false}, // any number of rows
-		{"DELETE FROM goods WHERE id = :id" + e, false},
-		{"UPDATE goods SET n = 1 WHERE id = :a" + e + "UPDATE goods SET amount = 2 WHERE id = :b" + e, false},
-		{"-- for each /items\nUPDATE goods SET n = 1 WHERE id = :a; -- expect 1, else retry\n" +
-			"UPDATE other SET amount = 2 WHERE id = :b; -- expect 1, else permanent", false}, // which of the two comes first
-	} {
-		if f := w.parse(test.text); f.Joined() != test.want {
-			t.Errorf("joined is %t, want %t: %s", f.Joined(), test.want, test.text)
-		} else if not := f.Unjoined(); test.want != (len(not) == 0) {
-			t.Errorf("why it is not joined: %+v: %s", not, test.text)
-		}
-	}
 	// each statement that is in the way is named, with its reason and what would do
 	f := w.parse("UPDATE goods SET amount = amount + :n WHERE n = :n AND amount = :m" + e +
 		"\nUPDATE watched SET amount = amount + :n WHERE id = :id;\nDELETE FROM other WHERE id = :id" + e +

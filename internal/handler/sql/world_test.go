@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -147,4 +149,21 @@ func example(t testing.TB, name, file string) string {
 	t.Helper()
 	text := require.Get(os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "sql", name, file)))(t)
 	return string(text)
+}
+
+// says holds a golden file against what is said of each text in it: texts are quoted, one a line, below each stands
+// what is said, and lines with # are remarks. -update rewrites what is said.
+func says(t *testing.T, path string, said func(text string) string) {
+	t.Helper()
+	var got strings.Builder
+	for line := range strings.Lines(string(require.Get(os.ReadFile(path))(t))) {
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		got.WriteString(line)
+		if !strings.HasPrefix(line, "#") {
+			fmt.Fprintf(&got, "\t%s\n", said(require.Get(strconv.Unquote(strings.TrimSpace(line)))(t)))
+		}
+	}
+	golden.Is(t, path, got.String())
 }
