@@ -80,27 +80,6 @@ func TestWhatIsFewIsNeverFolded(t *testing.T) {
 	})
 }
 
-// Given a flood of two minutes, then each window has its lines: what the flood is by now is seen.
-func TestALongFloodIsToldOfInEachWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, _, out := newLog()
-		for range 12_000 {
-			log.Warn("dead-lettered", "reason", "exhausted")
-			time.Sleep(10 * time.Millisecond)
-		}
-		time.Sleep(fold.Window)
-		count := 0.0
-		all := out.all(t)
-		for _, line := range all {
-			n, _ := line[fold.CountKey].(float64)
-			count += 1 + n
-		}
-		if len(all) > 12*(fold.Most+1)+1 || count != 12_000 {
-			t.Errorf("%d lines for %v, want 12 windows of 11 lines for 12,000", len(all), count)
-		}
-	})
-}
-
 // Given a process that ends in a flood, then Flush tells what was folded, once.
 func TestTheEndTellsWhatWasFolded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
