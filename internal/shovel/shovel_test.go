@@ -201,38 +201,19 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 	w.allThere(rest, true)
 }
 
-// Given producers that go on under the old name, when it follows, then it carries what comes until it is interrupted,
-// and nothing is lost or left unacked by that.
-func TestFollowGoesOnUntilItIsInterrupted(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	o := w.options()
-	o.Follow = true
-	r := w.start(o)
-	prefixes := []string{"m0", "m1", "m2"}
-	for i, prefix := range prefixes {
-		w.fill(prefix, 50)
-		poll.Until(t, "what came is carried", func() bool { return r.progress().Moved == 50*(i+1) })
-	}
-	res, err := r.stop()
-	if !errors.Is(err, context.Canceled) || res.Moved != 150 {
-		t.Errorf("%+v, %v; want 150 moved, and that it was interrupted", res, err)
-	}
-	w.empty(w.from)
-	w.allThere(want(50, prefixes...), true)
-}
-
-// Given a broker that ends all connections and refuses others for a while, when it follows, then it goes on by itself.
+// Given a broker that ends all connections and refuses others for a while, when it follows, from an empty queue on,
+// then it goes on by itself, until it is interrupted.
 func TestABrokerThatRefusesForAWhileLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	link := stack.Proxy(t, stack.Addr(t, w.b.URL))
 	const n = 500
-	w.fill("before", n)
 	o := w.options()
 	o.Follow, o.Rate = true, 500
 	o.Rabbit.URLs = []string{link.Through(w.b.URL)}
 	r := w.start(o)
+	poll.Until(t, "it has found the queue empty again and again", func() bool { return r.looked() > 3 })
+	w.fill("before", n)
 	poll.Until(t, "it moves", func() bool { return r.progress().Moved > 50 })
 	link.Refuse(true)
 	link.Cut()

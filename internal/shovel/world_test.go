@@ -161,6 +161,7 @@ type running struct {
 
 	mu   sync.Mutex
 	at   shovel.Progress
+	told int // how often
 	said []string
 }
 
@@ -172,6 +173,7 @@ func (w *world) start(o shovel.Options) *running {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.at = p
+		r.told++
 	}
 	o.Say = func(text string) {
 		r.mu.Lock()
@@ -190,6 +192,13 @@ func (r *running) progress() shovel.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.at
+}
+
+// looked is how often the run has told of itself.
+func (r *running) looked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.told
 }
 
 // words are what is said, a line each.
