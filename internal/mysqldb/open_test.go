@@ -245,44 +245,18 @@ func TestADSNThatCannotBeMeantIsRefusedAndNotShown(t *testing.T) {
 	}
 }
 
-// ours are the session variables that every connection sets: a default of the server's that would change what our
-// statements do, and what stands there all the same.
-var ours = []struct{ name, contrary, want string }{
-	{"autocommit", "0", "1"},
-	{"completion_type", "'CHAIN'", "NO_CHAIN"},
-	{"sql_mode", "'ANSI_QUOTES'", "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
-		"NO_ENGINE_SUBSTITUTION"},
-	{"time_zone", "'+09:00'", "+00:00"},
-	{"lc_messages", "'de_DE'", "en_US"},
-	{"innodb_lock_wait_timeout", "77", "5"},
-	{"lock_wait_timeout", "78", "5"},
-	{"wait_timeout", "79", "13"},
-	{"net_read_timeout", "80", "13"},
-	{"net_write_timeout", "81", "13"},
-	{"sql_select_limit", "1", "18446744073709551615"},
-	{"max_join_size", "1", "18446744073709551615"},
-	{"sql_big_selects", "0", "1"},
-	{"sql_safe_updates", "1", "0"},
-	{"sql_auto_is_null", "1", "0"},
-	{"foreign_key_checks", "0", "1"},
-	{"unique_checks", "0", "1"},
-	{"max_sort_length", "64", "1024"},
-	{"sql_quote_show_create", "0", "1"},
-	{"tx_isolation", "'SERIALIZABLE'", "READ-COMMITTED"},
-	{"tx_read_only", "1", "0"},
-	{"transaction_isolation", "'SERIALIZABLE'", "READ-COMMITTED"},
-	{"transaction_read_only", "1", "0"},
-	{"check_constraint_checks", "0", "1"},
-	{"max_statement_time", "0.001", "0"},
-	{"max_execution_time", "1", "0"},
-	{"idle_transaction_timeout", "1", "0"},
-	{"idle_readonly_transaction_timeout", "1", "0"},
-	{"idle_write_transaction_timeout", "1", "0"},
-	{"character_set_client", "latin1", "utf8mb4"},
-	{"character_set_connection", "latin1", "utf8mb4"},
-	{"character_set_results", "latin1", "utf8mb4"},
-	{"wsrep_sync_wait", "0", "1"},
-	{"wsrep_dirty_reads", "1", "0"},
+// setting is a session variable that every connection sets: a default of the server's that is contrary, and what stands
+// there all the same.
+type setting struct{ name, contrary, want string }
+
+func ours(t *testing.T) (all []setting) {
+	t.Helper()
+	for line := range strings.Lines(string(require.Get(os.ReadFile("testdata/ours.txt"))(t))) {
+		if f := strings.Fields(line); f[0] != "#" {
+			all = append(all, setting{f[0], f[1], f[2]})
+		}
+	}
+	return all
 }
 
 // sessionVariables are the names of all that a session may have otherwise than the server.
@@ -311,7 +285,7 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 		assert.Is(t, fate[name], "", "%s is in the table twice:, %s", name, what)
 		fate[name] = what
 	}
-	for _, v := range ours {
+	for _, v := range ours(t) {
 		know(v.name, "set")
 	}
 	why := ""
@@ -342,6 +316,7 @@ func TestContraryDefaultsOfTheServerReachNoSession(t *testing.T) {
 	dsn := stack.Restricted(t, server.Database(t), "ALL PRIVILEGES ON *")
 	root := openPool(t, server.Database(t), Options{})
 	var known []string
+	ours := ours(t)
 	all := sessionVariables(t, root)
 	for _, v := range ours {
 		if !slices.Contains(all, v.name) {
