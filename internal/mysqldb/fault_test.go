@@ -157,32 +157,6 @@ func wantAway(t *testing.T, what string, err error) {
 	assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
 }
 
-func TestClassifyAccountsAndConnections(t *testing.T) {
-	w := newWorld(t)
-	_, err := openPool(t, stack.Restricted(t, w.dsn, "SELECT ON goods"), Options{}).Exec("DELETE FROM goods")
-	wantAway(t, "no right", err)
-
-	killed := w.begin(w.pool)
-	w.exec(fmt.Sprint("KILL ", killed.id))
-	_, err = killed.tx.Exec("DO 1")
-	wantAway(t, "a killed connection", err)
-
-	busy := w.begin(w.pool)
-	done := busy.later("UPDATE goods SET n = SLEEP(20)")
-	for range 100 { // until the statement is the one that is killed
-		w.exec(fmt.Sprint("KILL QUERY ", busy.id))
-		select {
-		case err := <-done:
-			if err != nil {
-				wantAway(t, "an interrupted statement", err)
-			}
-			return
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	t.Error("the statement was never interrupted")
-}
-
 // Faults that concern a whole server need one of the test's own.
 func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	t.Parallel()
