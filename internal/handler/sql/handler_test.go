@@ -145,21 +145,6 @@ func TestDoneMeansThatNothingWasChanged(t *testing.T) {
 	assert.OK(t, w.handle(h, messages(`{"to":"closed"}`)...), "with nothing to do:")
 }
 
-// Rows that are found and stay as they are were not changed, whatever the DSN says.
-func TestRowsAreChangedRows(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, orders)
-	db := require.First(mysqldb.Open(t.Context(), w.dsn+"?clientFoundRows=true", mysqldb.Options{}))(t)
-	pool := require.Get(db.DB())(t)
-	defer pool.Close()
-	w.db = db
-	h := New(w.parse("UPDATE goods SET amount = amount + :n WHERE id = 1; -- expect 1, else permanent"))
-	by := blamed(t, w.handle(h, messages(`{"n":0}`)...))
-	if !consumer.IsPermanent(by[0]) || by[0].Error() != "line 1: changed 0 rows, expected 1" {
-		t.Errorf("blamed: %v", by)
-	}
-}
-
 // Given a procedure, when a file allows it, then it is called in the transaction, and what it signals is the message's
 // failure; a failing message's call is undone.
 func TestAProcedureThatIsAllowedIsCalledInTheTransaction(t *testing.T) {

@@ -25,16 +25,15 @@ import (
 // world is a database of the test's own.
 type world struct {
 	t    testing.TB
-	dsn  string
 	db   *gorm.DB
 	pool *stdsql.DB
 }
 
 func newWorld(t testing.TB, tables string) *world {
 	t.Helper()
-	w := &world{t: t, dsn: stack.MySQL(t)}
+	w := &world{t: t}
 	var err error
-	if w.db, _, err = mysqldb.Open(t.Context(), w.dsn, mysqldb.Options{}); err != nil {
+	if w.db, _, err = mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	w.pool = require.Get(w.db.DB())(t)
