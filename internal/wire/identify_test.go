@@ -185,34 +185,14 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 		}
 		seen[id.Identity] = name
 	}
-}
-
-func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
-	t.Parallel()
-	from := sources(t, defaultKeyFrom)
-	file := func(change func(*rabbit.Delivery)) wire.Identified {
-		t.Helper()
-		d := message(change)
-		id := require.Get(wire.Identify("g", from, "main", d))(t)
-		filed, err := wire.Conflict(id, d.Body)
-		if err == nil || filed.Identity.Tag != wire.TagConflict || filed.Identity.Group != "g" ||
-			filed.BodyHash != id.BodyHash {
-			t.Fatalf("Conflict = %v, %v", filed, err)
+	for _, of := range [][3]string{{"t", "k", "b"}, {"T", "k", "b"}, {"t", "K", "b"}, {"t", "k", "B"}} { // tag, key, body
+		own := wire.Identified{Identity: dedup.Identity{Group: "g", Tag: of[0], Key: of[1]}, BodyHash: [sha256.Size]byte{1}}
+		id, err := wire.Conflict(own, []byte(of[2]))
+		if other, ok := seen[id.Identity]; ok || err == nil || id.Identity.Tag != wire.TagConflict ||
+			id.Identity.Group != "g" || id.BodyHash != own.BodyHash {
+			t.Errorf("the conflict of %q is %v, %v, as %q is", of, id, err, other)
 		}
-		return filed
-	}
-	one := file(by("k"))
-	if one != file(by([]byte("k"))) {
-		t.Error("the same message is filed under two keys")
-	}
-	for _, other := range []wire.Identified{
-		file(by("K")),
-		file(func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"x-message-key": "k"}, []byte("other") }),
-		file(func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"x-message-key": "k"}, "t" }),
-	} {
-		if one.Identity == other.Identity {
-			t.Errorf("two messages share %v", one.Identity)
-		}
+		seen[id.Identity] = of[0] + of[1] + of[2]
 	}
 }
 
