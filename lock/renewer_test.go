@@ -228,11 +228,7 @@ func TestNameIsOfTheSchemaAndTheWholeIdentity(t *testing.T) {
 		assert.That(t, !ok, "%q and %s share the name %v", parts, before, n)
 		seen[n] = fmt.Sprintf("%q", parts)
 	}
-}
-
-// The locks of two installations on one server would meet.
-func TestWithoutASchemaThereIsNoName(t *testing.T) {
-	t.Parallel()
+	// without a schema the locks of two installations on one server would meet
 	if n := NameOf("", "g", "t", "k"); n != (Name{}) || n.Check() == nil {
 		t.Errorf("NameOf without a schema = %v, Check = %v, want the zero name, refused", n, n.Check())
 	}
