@@ -347,24 +347,13 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 }
 
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
-	w := open(t, "/stock")
-	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
-	// given more letters, all later, than a page looks through
-	later := make([]dedup.Death, 2100)
-	for i := range later {
-		later[i] = dedup.Death{Entry: dedup.Entry{
-			Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: "later-" + strconv.Itoa(i)}, Body: []byte("{}"),
-		}, Reason: dedup.ReasonExhausted}
-	}
-	for some := range slices.Chunk(later, 400) {
-		require.OK(t, errors.Join(w.records.DeadRows(t.Context(), some)...))
-	}
-	// when its order is asked for, then the page says that it did not look everywhere
-	whole := "/stock/order?sn=A-1&amp;whole=1"
-	w.says("/stock/order?sn=A-1", http.StatusOK, "!>first<", `href="`+whole+`"`)
-	w.says(html.UnescapeString(whole), http.StatusOK, ">first<", "!"+whole, "!data-events") // nor is it repeated
+	w := open(t, "/stock").deadMany(2100) // more than a page looks through
+	// when the order of the first is asked for, then the page says that it did not look everywhere
+	whole := "/stock/order?sn=A-2099&amp;whole=1"
+	w.says("/stock/order?sn=A-2099", http.StatusOK, "!>k-2099<", `href="`+whole+`"`)
+	w.says(html.UnescapeString(whole), http.StatusOK, ">k-2099<", "!"+whole, "!data-events") // nor is it repeated
 	// and so with a search, page by page or in whole
-	const search, first = "/stock/letters?error=shelf", "key=first&amp;"
+	const search, first = "/stock/letters?error=sku+2099", "key=k-2099&amp;"
 	quick := w.says(search, http.StatusOK, "!"+first, "Not all letters were looked through")
 	further := regexp.MustCompile(`href="([^"]*)">Look further`).FindStringSubmatch(quick)
 	if further == nil {
@@ -374,7 +363,8 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	w.says(search+"&whole=1", http.StatusOK, first, "!Not all")
 }
 
-// Given more letters than are grouped at once, then the page shows those that were, and later all.
+// Given more letters than are grouped at once, then the page shows those that were, and later all; and the overview
+// says how many there are, how old that figure is, and in how many groups they are, or how many were looked at.
 func TestManyLettersAreGroupedBitByBit(t *testing.T) {
 	w := open(t, "").deadMany(5500)
 	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
@@ -382,6 +372,11 @@ func TestManyLettersAreGroupedBitByBit(t *testing.T) {
 	assert.Has(t, page, "None of the latest 5,000 dead letters is of this", "a group that was not met")
 	page = w.until("/letters", "5,500 letters in all")
 	assert.Is(t, strings.Count(page, `href="/letters/groups/`), 2, "%s: groups", page)
+	assert.Has(t, w.until("/", "dead letters</b>"), "<b>5,500 dead letters</b><p>Counted ", "the overview")
+	if page = w.until("/", "the largest: exhausted"); strings.Contains(page, "looked at so far") ==
+		strings.Contains(page, "In 2 groups") {
+		t.Errorf("the page says neither that all letters are in two groups nor how many were looked at:\n%s", page)
+	}
 }
 
 // deadMany writes so many dead rows, one a second; twelve of them, of all ages, have an error of their own.
@@ -483,7 +478,8 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 }
 
 // Given stuck messages, trouble and letters, then the overview says first what needs a person, and the same page sends
-// its live parts as events when they change.
+// its live parts as events when they change; when the pages end, then these do, and so do those of whoever comes after
+// that: a server that shuts down waits for nobody.
 func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	w := open(t, "")
 	w.until("/", "<b>Nothing.</b>")
@@ -509,6 +505,20 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	page := w.until("/", "3 dead letters")
 	for _, want := range []string{"stuck-1", "host/1/2", "ended without a result"} {
 		assert.Has(t, page, want, "the overview lacks")
+	}
+	w.pages.End()
+	later := w.watch(watching, "/log")
+	defer later.Body.Close()
+	for _, events := range []*http.Response{resp, later} {
+		assert.Is(t, events.Header.Get("Content-Type"), "text/event-stream", "the events")
+		if _, err := io.Copy(io.Discard, events.Body); err != nil {
+			t.Errorf("the events were cut off: %v", err)
+		}
+	}
+	for n := range mostStreams {
+		if _, ok := w.pages.streams.Enter(strconv.Itoa(n)); !ok {
+			t.Fatalf("only %d places for streams are free again, want all %d", n, mostStreams)
+		}
 	}
 }
 
@@ -627,37 +637,6 @@ func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
 		return
 	}
 	t.Error("it looks at any number of tokens")
-}
-
-// Given browsers that watch pages, when the pages end, then all their events end, and so do those of whoever comes
-// after that: a server that shuts down waits for nobody.
-func TestEventsEndWithThePages(t *testing.T) {
-	w := open(t, "")
-	watch := func() *http.Response {
-		t.Helper()
-		resp := w.watch(t.Context(), "/log")
-		require.Is(t, resp.Header.Get("Content-Type"), "text/event-stream", "the events")
-		return resp
-	}
-	var watched []*http.Response
-	for range 5 {
-		resp := watch()
-		require.Get(io.ReadFull(resp.Body, make([]byte, len(": still here"))))(t)
-		watched = append(watched, resp)
-	}
-	w.pages.End()
-	w.pages.End() // twice does no harm
-	for _, resp := range append(watched, watch()) {
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Errorf("the events were cut off: %v", err)
-		}
-		_ = resp.Body.Close()
-	}
-	for n := range mostStreams {
-		if _, ok := w.pages.streams.Enter(strconv.Itoa(n)); !ok {
-			t.Fatalf("only %d places for streams are free again, want all %d", n, mostStreams)
-		}
-	}
 }
 
 // bigEnv asks for a million letters.

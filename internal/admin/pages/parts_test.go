@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,18 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
-
-// Given 6,000 letters, then the overview says how many, how old that figure is, and in how many groups they are, or how
-// many were looked at.
-func TestTheOverviewCountsTheDeadLetters(t *testing.T) {
-	w := open(t, "").deadMany(6000)
-	page := w.until("/", "dead letters</b>")
-	assert.Has(t, page, "<b>6,000 dead letters</b><p>Counted ", "the overview")
-	if page = w.until("/", "the largest: exhausted"); strings.Contains(page, "looked at so far") ==
-		strings.Contains(page, "In 2 groups") {
-		t.Errorf("the page says neither that all letters are in two groups nor how many were looked at:\n%s", page)
-	}
-}
 
 // Given a log with rows of another group, while messages of this one may still come, then the overview names that one.
 func TestTheOverviewNamesTheGroupsThatThereAre(t *testing.T) {
