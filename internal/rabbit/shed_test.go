@@ -14,51 +14,9 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-// content is a whole delivery: the method, a header without properties, and the body in frames of at most so many
-// bytes.
-func content(tag byte, body []byte, most int) []byte {
-	m := append(delivery(tag), frame(frameOfHeader, 1, headerOf(len(body)))...)
-	for len(body) > 0 {
-		n := min(most, len(body))
-		m = append(m, frame(frameOfBody, 1, body[:n])...)
-		body = body[n:]
-	}
-	return m
-}
-
 func headerOf(body int) []byte {
 	h := binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, uint64(body))
 	return append(h, 0, 0)
-}
-
-// Given three deliveries of which two fit, then the client gets the second one empty, the others whole and in order,
-// and the ledger knows which it is; and once the first is settled there is room again.
-func TestTheBodyOfADeliveryWithoutRoomIsDroppedAndItsNeighboursAreNot(t *testing.T) {
-	const size = 10_000
-	l := &ledger{budget: NewBudget(2*weigh(size, headerFixedBytes)+2*weigh(1, headerFixedBytes), 1)}
-	body := func(b byte) []byte { return bytes.Repeat([]byte{b}, size) }
-	stream := append(content(1, body('1'), 4000), content(2, body('2'), 4000)...)
-	stream = append(stream, content(3, body('3'), 4000)...)
-	stream = append(stream, content(4, []byte("4"), 1)...)
-	got := deliver(t, stream, 4, l)
-	require.Is(t, len(got), 4, "the client read deliveries")
-	for i, want := range [][]byte{body('1'), body('2'), nil, []byte("4")} {
-		tag := uint64(i + 1)
-		if got[i].DeliveryTag != tag || !bytes.Equal(got[i].Body, want) || l.take(tag).shed != (want == nil) {
-			t.Errorf("delivery %d came as %d with %d bytes, shed %v; want %d bytes",
-				tag, got[i].DeliveryTag, len(got[i].Body), l.take(tag).shed, len(want))
-		}
-	}
-	l.hand(4)
-	if n, err := l.settle(4, true); n != 0 || !errors.Is(err, ErrNotOutstanding) {
-		t.Errorf("an ack of many passes a delivery that nobody has seen: %d, %v", n, err)
-	}
-	if n, err := l.settle(1, false); n != 1 || err != nil {
-		t.Errorf("the first: %d, %v", n, err)
-	}
-	if !l.admit(5, weigh(size, headerFixedBytes)) {
-		t.Error("there is no room although a delivery was settled")
-	}
 }
 
 // FuzzShedder holds, for any sequence of frames on two channels, each with a consumer that is weighed and one that is
@@ -234,4 +192,19 @@ func TestLedgerStaysSmallBehindADeliveryThatIsHeld(t *testing.T) {
 		require.Get(l.settle(tag, false))(t)
 	}
 	assert.AtMost(t, len(l.open), 2, "entries")
+}
+
+// Given three deliveries, the second of which has no room, then no ack of many passes that one, which nobody has seen;
+// and once the first is settled there is room again.
+func TestAnAckOfManyPassesNoDeliveryThatWasShed(t *testing.T) {
+	l := ledger{budget: NewBudget(1, 1)}
+	for i, weight := range []int64{1, 1, 0} {
+		require.Is(t, l.admit(uint64(i+1), weight), i != 1, "there is room for delivery %d", i+1)
+	}
+	l.hand(3)
+	if n, err := l.settle(3, true); n != 0 || !errors.Is(err, ErrNotOutstanding) {
+		t.Errorf("an ack of many passes a delivery that nobody has seen: %d, %v", n, err)
+	}
+	require.Get(l.settle(1, false))(t)
+	assert.Is(t, l.admit(4, 1), true, "there is room once one is settled")
 }
