@@ -18,6 +18,9 @@ func Held(s *Subscription) int64 {
 	return s.ledger.held
 }
 
+// Shed is how many deliveries a subscription has yet to give back. For the goroutine that collects.
+func Shed(s *Subscription) int { return len(s.shed) }
+
 // Window is how many deliveries the consumer of the moment may have unsettled. For the goroutine that collects.
 func Window(s *Subscription) int { return s.window }
 
