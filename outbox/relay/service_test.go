@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
@@ -149,38 +147,6 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 	assert.AtMost(t, slices.Min(took), 1500*time.Millisecond, "messages are sent %v after idleness", took)
 }
 
-// Latency from when a message is committed to its confirm, at 1,000 messages a second. It is printed; what is asserted
-// holds on a machine that does much beside.
-func TestLatencyAtAThousandASecond(t *testing.T) {
-	w := newWorld(t)
-	cfg, reg := w.config(), prometheus.NewRegistry()
-	cfg.Metrics = reg
-	w.relay(cfg)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	const rounds = 100
-	for i := range rounds {
-		<-tick.C
-		w.put(messages(fmt.Sprintf("m%d", i), 10)...)
-	}
-	w.isEmpty()
-	families := require.Get(reg.Gather())(w)
-	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return *f.Name == "rollbackd_outbox_lag_seconds" })
-	lag := families[i].GetMetric()[0].GetHistogram()
-	var text []string
-	within := 0.0
-	for _, b := range lag.GetBucket() {
-		share := float64(b.GetCumulativeCount()) / float64(lag.GetSampleCount())
-		text = append(text, fmt.Sprintf("%v ≤ %v s", share, b.GetUpperBound()))
-		if b.GetUpperBound() == 1 {
-			within = share
-		}
-	}
-	t.Logf("%d messages: %s", lag.GetSampleCount(), strings.Join(text, ", "))
-	assert.That(t, lag.GetSampleCount() >= rounds*10 && within >= 0.9, "of %d messages %v were confirmed within a second",
-		lag.GetSampleCount(), within)
-}
-
 // Given accounts with exactly the rights of the list, then a producer puts and cancels and a relay sends; without any
 // one of them, that fails.
 func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
@@ -290,34 +256,6 @@ func (w *world) sent() map[string]int {
 		came[d.MessageId+"="+string(d.Body)]++
 	}
 	return came
-}
-
-// Given producers that put the same few keys again and again, with a new body as soon as the outbox takes it, while two
-// relays send and delete them, then every body that was committed arrives.
-func TestEveryBodyThatIsPutUnderAKeyArrives(t *testing.T) {
-	w := newWorld(t)
-	cfg := w.config()
-	cfg.Lease = 3 * time.Second // a Put that meets the relay's DELETE has its row passed by until the lease ends
-	for range 2 {
-		w.relay(cfg)
-	}
-	const keys, bodies = 4, 25
-	var producers sync.WaitGroup
-	for key := range keys {
-		producers.Go(func() {
-			for body := range bodies {
-				m := message(fmt.Sprint("k", key), fmt.Sprint(body))
-				assert.That(t, poll.Within(time.Minute, func() bool {
-					err := w.tryPut(m)
-					assert.That(t, err == nil || errors.Is(err, outbox.ErrConflict), "put: %v", err)
-					return err == nil
-				}), "%s=%s was not taken within a minute", m.Key, m.Body)
-			}
-		})
-	}
-	producers.Wait()
-	w.isEmpty()
-	assert.Is(t, len(w.sent()), keys*bodies, "bodies came")
 }
 
 // gate lets a client's bytes wait in a proxy from the first piece on with the last of these words, once the others were
