@@ -7,7 +7,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -37,16 +36,6 @@ func (w *world) conflictOf(key, body string) dedup.Identity {
 	w.put(d, w.Identify(d), wire.CopyOptions{Reason: dedup.ReasonConflict})
 	w.MoveBack(time.Hour)
 	return id.Identity
-}
-
-func TestAConflictIsNotRepublishedWhenTheKeysRowIsGone(t *testing.T) {
-	w := newWorld(t)
-	id := w.conflictOf("k", `{"other":1}`)
-	w.Exec("DELETE FROM consumer_log WHERE consumer_status = 1") // its retention is over
-	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
-	w.Declare()
-	assert.Is(t, w.replay(deadletter.Rows{Rows: []dedup.Row{w.RowOf(id)}}, plain).Replayed, 0,
-		"republished without force: the daemon will find key k free and apply it")
 }
 
 // What counts is what was deleted, not what LOG_RETENTION says.
@@ -87,6 +76,7 @@ func TestAConflictFromAFileTakesNoEffectWithoutForce(t *testing.T) {
 	text, _ := w.export()
 	w.Exec("DELETE FROM consumer_log WHERE consumer_status = 1") // its retention is over
 	w.replay(all, dry, "left 1, key_taken")
+	w.replay(deadletter.Rows{Rows: []dedup.Row{w.RowOf(id)}}, plain, "left 1, key_taken")
 	w.cured()
 	res := w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
 	n, _ := w.effects()
