@@ -42,6 +42,13 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 		t.Errorf("one identity twice in a batch = %v, want an error that looking up again does not explain", err)
 	}
 	assert.OK(t, w.insertSuccess())
+
+	// one key under several groups and tags
+	keys := []Identity{{"g", "t", "k"}, {"g", "u", "k"}, {"h", "t", "k"}}
+	assert.OK(t, w.insertSuccess(mapped(keys, entryOf)...))
+	for _, row := range w.lookUp(keys...) {
+		assert.Is(t, row.Status, Success, "%v", row.Identity)
+	}
 }
 
 func TestWhatIsTakenBackWasNeverThere(t *testing.T) {

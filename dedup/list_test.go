@@ -379,38 +379,6 @@ func TestIdentityValidate(t *testing.T) {
 	assert.Has(t, out.String(), `msg_key.group=g msg_key.tag=t msg_key.key="k 1"`, "lacks")
 }
 
-// Every text collation of MySQL and MariaDB makes some of these equal.
-func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
-	w := newWorld(t)
-	var keys []Identity
-	for _, name := range []string{
-		"abc", "ABC", "aBc", "äbc", "a\u0308bc", "àbc", "abc ", "abc  ", " abc", "ABC ", "ß", "ss", "😀", "😁", "œ", "oe", "ı",
-		"i", "I", "İ", "a'b", `a\b`, `a\\b`, "a%b", "a_b", "a?b", "ﬁ", "fi", "１", "1", "\u200b1", "Å", "\u212b", "0", "00",
-	} {
-		keys = append(keys, key(name), Identity{"g", name, "k"}, Identity{name, "t", "k"})
-	}
-	var entries []Entry
-	for i, k := range keys {
-		if i%2 == 0 {
-			entries = append(entries, entryOf(k))
-		}
-	}
-	assert.OK(t, w.insertSuccess(entries...))
-	for i, k := range keys {
-		if i%2 == 1 {
-			w.claimAt(k)
-		}
-	}
-	rows := w.lookUp(keys...)
-	for i, k := range keys {
-		want := []Status{Success, Processing}[i%2]
-		if rows[k].Status != want || rows[k].Identity != k || w.read(k).Status != want {
-			t.Errorf("%v is %v, want %v", k, rows[k].Status, want)
-		}
-	}
-	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), len(keys), "rows for keys")
-}
-
 // Given a pool of the caller's own, which reads times as it likes, stands on another clock and isolates by REPEATABLE
 // READ, where workers that insert neighbouring keys deadlock, then the log's times are the database's in UTC, and its
 // transactions read what is committed.
