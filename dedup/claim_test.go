@@ -1,7 +1,6 @@
 package dedup
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,67 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// isCommit recognises the request that commits.
-func isCommit(request []byte) bool { return bytes.HasSuffix(request, []byte("\x03COMMIT")) }
-
-// Given a COMMIT that never reaches the server, or whose answer does not come back, then what it says of many is
-// unknown, or found to be done; repeated it is done, and a success is cleared up with Holds.
-func TestCommitWhoseAnswerIsLost(t *testing.T) {
-	direct := newWorld(t)
-	proxy := stack.Proxy(t, stack.Addr(t, direct.dsn))
-	w := worldOf(t, direct.dsn, open(t, proxy.Through(direct.dsn)))
-	for what, want := range map[string]error{"reply": nil, "request": ErrUnknown} {
-		lose := func() <-chan struct{} {
-			if what == "reply" {
-				return proxy.DropReply(isCommit)
-			}
-			return proxy.DropRequest(isCommit)
-		}
-		_, entries := rowsNamed(what, 3)
-		lost := lose()
-		claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), what)
-		<-lost
-		for i, err := range errs {
-			assert.Error(t, err, want, what+" of claims")
-			if err == nil {
-				wantVersion(t, direct.read(entries[i].Identity), claims[i].Row().Version)
-			} else if got := mysqldb.Classify(err); got != mysqldb.FaultUnavailable {
-				t.Errorf("fault %v, want unavailable", got)
-			}
-		}
-		claims = require.All(w.log.ClaimAll(t.Context(), fresh(entries), what))(t)
-
-		lost = lose()
-		_, err := first(w.log.FailAll(t.Context(), []Failure{{Claim: claims[0], Cause: "boom"}}))
-		<-lost
-		assert.Error(t, err, want, what+" of a failure")
-
-		lost = lose()
-		err = w.success(claims[1])
-		assert.That(t, err != nil, "the COMMIT whose %s was lost reports success", what)
-		<-lost
-		applied, other := claims[1].Applied(), claims[1].Applied()
-		other.Owner = "b"
-		for version, want := range map[Version]bool{applied: what == "reply", other: false} {
-			assert.Is(t, require.Get(w.log.Holds(t.Context(), claims[1].Identity, version))(t), want,
-				"%s of a success: it holds %v", what, version)
-		}
-	}
-}
-
-func rowsNamed(prefix string, n int) (rows []Row, entries []Entry) {
+func entriesNamed(prefix string, n int) (entries []Entry) {
 	for i := range n {
-		e := entryOf(key(fmt.Sprintf("%s%04d", prefix, i)))
-		entries, rows = append(entries, e), append(rows, absent(e.Identity))
+		entries = append(entries, entryOf(key(fmt.Sprintf("%s%04d", prefix, i))))
 	}
-	return rows, entries
+	return entries
 }
 
 // blameAll makes failed rows, whose delay is over.
@@ -109,7 +58,7 @@ func (c *counting) ExecContext(ctx context.Context, query string, args ...any) (
 // Messages of one version share a statement: that is what makes failures fast.
 func TestManyOfOneVersionTakeOneStatement(t *testing.T) {
 	w := newWorld(t)
-	_, entries := rowsNamed("", maxSameShape)
+	entries := entriesNamed("", maxSameShape)
 	claims := require.All(w.log.ClaimAll(t.Context(), fresh(entries), "claim/1"))(t)
 	assert.OK(t, w.inTx(func(tx *sql.Tx) error {
 		count := &counting{Execer: tx}
@@ -130,7 +79,7 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 		"another state": "UPDATE consumer_log SET consumer_status = 2",
 		"gone":          "DELETE FROM consumer_log",
 	} {
-		_, entries := rowsNamed(name, 5)
+		entries := entriesNamed(name, 5)
 		claims, _ := w.log.ClaimAll(t.Context(), known(w.blameAll(entries, "no")), "claim/1")
 		hold := func() error {
 			return w.inTx(func(tx *sql.Tx) error {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // pages reads all pages of a filter, and says how many rows came twice.
@@ -193,42 +192,6 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 	for _, c := range []Cursor{"!", "e30x", "bm9wZQ"} {
 		_, _, err := w.log.List(t.Context(), Filter{Group: "g", After: c})
 		assert.That(t, errors.Is(err, ErrCursor), "cursor %q = %v", c, err)
-	}
-}
-
-// Given 100,000 letters, of which twelve are of one sku, when they are looked for by it, by their orders or by a text,
-// then they are found within a second.
-func TestTwelveLettersOfOneSKUAreFoundWithinASecond(t *testing.T) {
-	w := newWorldOn(t, stack.MySQL(t)) // not beside others
-	const n, of = 100_000, 12
-	const digits = "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION " +
-		"SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, consumer_times, " +
-		"consumer_timestamp, created_at, remark) SELECT 'g', 't', CONCAT('k', seq), CONCAT('{\"order_sn\":\"O-', seq, " +
-		"'\",\"reason\":\"payment_timeout\",\"items\":[{\"sku_id\":', IF(seq % 8000 = 7777, 1001, 500000 + seq), " +
-		"',\"quantity\":2}]}'), 3, 5, UTC_TIMESTAMP(6) - INTERVAL seq SECOND, UTC_TIMESTAMP(6), 'no reservation' FROM " +
-		"(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS seq FROM " + digits + " AS a, " + digits +
-		" AS b, " + digits + " AS c, " + digits + " AS e, " + digits + " AS f) AS s")
-	w.exec("ANALYZE TABLE consumer_log")
-	for what, c := range map[string]struct {
-		f    Filter
-		want int
-	}{
-		"sku":   {Filter{Fields: []Field{{Name: "sku_id", Value: "1001"}}}, of},
-		"order": {Filter{Fields: []Field{{Name: "order_sn", Value: "O-99999", OrKey: true}}}, 1},
-		"text":  {Filter{Body: `"sku_id":1001,`}, of},
-	} {
-		c.f.Group, c.f.Statuses = "g", []Status{Dead}
-		var rows []Row
-		took := time.Hour
-		for tries := 0; tries < 10 && took > time.Second; tries++ { // the machine has other work
-			began := time.Now()
-			rows = w.list(c.f)
-			took = min(took, time.Since(began))
-		}
-		t.Logf("%d letters among %d by %s: %v", len(rows), n, what, took.Round(time.Millisecond))
-		assert.That(t, len(rows) == c.want && took <= time.Second, "by %s: %d letters in %v, want %d within a second", what,
-			len(rows), took, c.want)
 	}
 }
 

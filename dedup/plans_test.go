@@ -37,7 +37,7 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 			assert.OK(t, errors.Join(append(errs, err)...))
 		}
 	}
-	_, all := rowsNamed("", 40)
+	all := entriesNamed("", 40)
 	claims := require.All(w.log.ClaimAll(ctx, fresh(all[:20]), "lane/1"))(t)
 	ok(w.inTx(func(tx *sql.Tx) error {
 		if err := w.log.Hold(ctx, tx, claims[:3]); err != nil {
@@ -135,6 +135,7 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 	assert.Is(t, lookUpSome(keys), len(keys), "keys in one query")
 	several := append([]Identity{{"g", "another", "k"}}, keys...)
 	before, old := time.Now().Add(-month).UnixMicro(), time.Now().Add(-month-2*time.Hour).UnixMicro()
+	claim := w.log.begin(actionClaim, Row{Identity: rows[0].Identity, Version: Version{Status: Failed, Attempts: 1}})
 	type plan struct {
 		statement
 		most  int    // rows that it reads of a table
@@ -148,6 +149,8 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 		"prune":               {w.log.deleteText(Success, before, batch, false), 600, "PRIMARY"},
 		"prune with events":   {w.log.deleteText(Success, before, batch, true), 600, "PRIMARY by_identity"},
 		"prune, count events": {w.log.storyText(batch), 600, "by_identity"},
+		// through the index of what its guards name it would wait for other identities' rows
+		"a transition": {w.log.update([]*change{claim}), 1, "PRIMARY"},
 	}
 	row := func(name string, age time.Duration) *pageEnd {
 		return &pageEnd{Dead, time.Now().Add(-age).UnixMicro(), []byte("t"), []byte(name)}
@@ -181,30 +184,4 @@ func TestStatementsGoByTheirIndex(t *testing.T) {
 		got := strings.Join(index, " ")
 		assert.That(t, p.index == "" || got == p.index, "%s goes by %q, want %q", name, got, p.index)
 	}
-}
-
-// The guards of a transition compare status and time, which are the columns of an index; statistics may make that index
-// look better than the primary key. A statement that goes through it waits for other identities' rows.
-func TestTransitionWaitsForNoOtherRow(t *testing.T) {
-	w := newWorld(t)
-	var rows []Row
-	for i := range 300 {
-		status := Success
-		if i == 0 {
-			status = Failed
-		}
-		rows = append(rows, Row{Identity: key(fmt.Sprint(i)), Version: Version{Status: status, Attempts: 1}, Age: month})
-	}
-	w.put(rows...)
-	w.exec("ANALYZE TABLE consumer_log")
-	other := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{LockWait: time.Second}))
-	err := w.inTx(func(tx *sql.Tx) error {
-		if _, err := tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(key("0"))...); err != nil {
-			return err
-		}
-		asItWas := Row{Identity: key("1"), Version: Version{Status: Failed, Attempts: 1}}
-		_, err := other.log.Claim(t.Context(), asItWas, entryOf(key("1")), "owner")
-		return err
-	})
-	assert.Error(t, err, ErrLost, "claim of a row that was moved, beside a locked row")
 }
