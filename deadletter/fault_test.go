@@ -7,8 +7,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -74,54 +72,4 @@ func TestLettersThatAreLongOnTheirWayAreWaitedFor(t *testing.T) {
 	w.amqpURL = line.Through(w.amqpURL)
 	line.Rate(200 << 10)
 	w.replay(all, plain, "replayed 3")
-}
-
-func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
-	const n = 1400
-	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
-	windows := 0
-	w.hook = func(p deadletter.Point) error {
-		if p == deadletter.PointReopened {
-			if windows++; windows == 2 {
-				w.Broker.CloseConnections()
-			}
-		}
-		return nil
-	}
-	res, err := w.tries(all, plain)
-	if err == nil || res.Replayed >= n {
-		t.Fatalf("Replay = %+v, %v; want it to end early", res, err)
-	}
-	w.hook = nil
-	again := w.replay(all, plain)
-	w.Eventually("an empty dead-letter queue", func() (string, bool) {
-		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
-	})
-	// then each message is in the main queue at least once
-	seen := map[string]bool{}
-	for d, ok := w.Broker.Get(w.Queue); ok; d, ok = w.Broker.Get(w.Queue) {
-		seen[d.MessageId] = true
-	}
-	assert.Is(t, len(seen), n, "different messages in the main queue, after %d and then %d replayed", res.Replayed,
-		again.Replayed)
-}
-
-func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
-	w := newWorld(t).deadMany(dedup.ReasonExhausted, 1100)
-	proxy := w.proxied()
-	cut := false
-	w.hook = func(p deadletter.Point) error {
-		if p == deadletter.PointAcked && !cut {
-			cut = true
-			proxy.Cut()
-		}
-		return nil
-	}
-	res, err := w.tries(all, plain)
-	w.hook = nil
-	if err != nil {
-		res.Replayed += w.replay(all, plain).Replayed
-	}
-	w.WantQueues(1100, 0)
-	assert.Is(t, res.Replayed, 1100, "replayed")
 }
