@@ -108,29 +108,6 @@ func TestAReplayedMessageIsTheProducersOwnWithTheRowsReplays(t *testing.T) {
 	}
 }
 
-func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
-	const n = 3
-	for point, of := range map[deadletter.Point]struct{ published, acked, replays int }{
-		deadletter.PointReopened:  {0, 0, 2},
-		deadletter.PointPublished: {1, 0, 2}, // further copies of an identity are harmless
-		deadletter.PointAcked:     {1, 1, 1},
-	} {
-		t.Run(string(point), func(t *testing.T) {
-			w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
-			w.killedAt(point, all)
-			// all are taken, unless the broker was slow to deliver
-			taken := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays = 1")
-			published, stay := of.published*taken, n-of.acked*taken
-			w.WantQueues(published, stay)
-			first := identity(names("k", n)[0])
-			w.wantRow(first, dedup.Failed, 1)
-			w.replay(all, plain)
-			w.WantQueues(published+stay, 0)
-			w.wantRow(first, dedup.Failed, of.replays)
-		})
-	}
-}
-
 func TestADiscardKilledBeforeItsAckIsFinishedByTheNext(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.killAt(deadletter.PointDiscarded)
