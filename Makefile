@@ -87,6 +87,7 @@ test-big: deps bin/with-servers
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter ./internal/admin/pages
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/legacyimport
+	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'APollIsCheap' $(ARGS) ./outbox/relay
 
 # Take away one guard of the protocol at a time: the model test must notice.
 .PHONY: mutants

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
@@ -145,6 +147,38 @@ func TestAnIdleRelayAsksOnceASecond(t *testing.T) {
 	}
 	t.Logf("after idleness: %v", took)
 	assert.AtMost(t, slices.Min(took), 1500*time.Millisecond, "messages are sent %v after idleness", took)
+}
+
+// Latency from when a message is committed to its confirm, at 1,000 messages a second. It is printed; what is asserted
+// holds on a machine that does much beside.
+func TestLatencyAtAThousandASecond(t *testing.T) {
+	w := newWorld(t)
+	cfg, reg := w.config(), prometheus.NewRegistry()
+	cfg.Metrics = reg
+	w.relay(cfg)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	const rounds = 100
+	for i := range rounds {
+		<-tick.C
+		w.put(messages(fmt.Sprintf("m%d", i), 10)...)
+	}
+	w.isEmpty()
+	families := require.Get(reg.Gather())(w)
+	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return *f.Name == "rollbackd_outbox_lag_seconds" })
+	lag := families[i].GetMetric()[0].GetHistogram()
+	var text []string
+	within := 0.0
+	for _, b := range lag.GetBucket() {
+		share := float64(b.GetCumulativeCount()) / float64(lag.GetSampleCount())
+		text = append(text, fmt.Sprintf("%v ≤ %v s", share, b.GetUpperBound()))
+		if b.GetUpperBound() == 1 {
+			within = share
+		}
+	}
+	t.Logf("%d messages: %s", lag.GetSampleCount(), strings.Join(text, ", "))
+	assert.That(t, lag.GetSampleCount() >= rounds*10 && within >= 0.9, "of %d messages %v were confirmed within a second",
+		lag.GetSampleCount(), within)
 }
 
 // Given accounts with exactly the rights of the list, then a producer puts and cancels and a relay sends; without any
