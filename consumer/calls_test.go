@@ -140,45 +140,6 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	is(w, "the last event says", events[len(events)-1].Error, "attempt 3 of fails: out of paper")
 }
 
-// Given a service that says later of one message for ever, with a time or without, then it is called for in pauses that
-// grow, or are long enough, and none is an attempt; the row says why, its age is that of the message, and its story has
-// one line of all these calls.
-func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
-	each(t, named(0, 250*time.Millisecond), func(t *testing.T, w *world, wait time.Duration) {
-		s := w.calling(consumer.CallOptions{})
-		var done atomic.Bool
-		came := make(chan time.Time, 1000)
-		s.answering(func(_ context.Context, m consumer.Message) error {
-			came <- time.Now()
-			assert.Is(t, m.Attempt, 1, "attempt")
-			if done.Load() {
-				return nil
-			}
-			return consumer.Later(errors.New("it runs still"), wait)
-		})
-		w.startWith("order")
-		w.eventually("six calls", func() bool { return s.calls.of()["order"] >= 6 })
-		w.eventually("its row says why, and is failed, and as old as the message", func() bool {
-			row := w.row("order")
-			return row.Remark == "put off: it runs still" && row.Status == dedup.Failed && row.Attempts == 0 &&
-				row.At.Equal(row.CreatedAt)
-		})
-		is(w, "lines in its story", len(w.events("order")), 2)
-		done.Store(true)
-		w.ended(dedup.Success, "order")
-		w.want("attempts", w.attempts("order"), once("order"))
-		w.quiet()
-		last := <-came
-		for i := 2; len(came) > 0; i++ {
-			at := <-came
-			if gap := at.Sub(last); i > 4 && gap < cmp.Or(wait, 300*time.Millisecond)*9/10 {
-				t.Errorf("call %d came %v after the one before it, want %v, or the longest delay, 300 ms", i, gap, wait)
-			}
-			last = at
-		}
-	})
-}
-
 func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
 	each(t, map[string]func(error) error{
 		"unavailable": consumer.Unavailable, "unanswered": consumer.Unanswered, "misconfigured": consumer.Misconfigured,

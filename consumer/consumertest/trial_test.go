@@ -137,6 +137,117 @@ func TestAHandlersTimeIsThatOfTheTest(t *testing.T) {
 	})
 }
 
+// Given a message that is put off for 30 s, one that is put off for as long as it has waited, and one whose attempts
+// fail with delays of their own, whatever kind of handler says so, then each comes when that time is over, what is put
+// off has no attempt counted, its row says until when, and the others are applied at once.
+func TestWhatComesLaterComesWhenItsHandlerSays(t *testing.T) {
+	var over bool
+	delays := []time.Duration{30 * time.Second, time.Second, time.Hour}
+	says := func(m consumer.Message) error {
+		switch {
+		case m.Key == "late":
+			return consumer.RetryIn(errors.New("no seat"), delays[max(m.Attempt, 1)-1])
+		case m.Key == "early" && !over:
+			return consumer.Later(errors.New("the show goes on"), 30*time.Second)
+		case m.Key == "some day" && !over:
+			return consumer.Later(errors.New("nobody knows"), 0)
+		}
+		return nil
+	}
+	one := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		return errors.Join(free(ctx, tx, m), says(m))
+	}
+	batch := func(blame func(...consumer.BlamedMessage) error) consumer.Handler {
+		return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			var out []consumer.BlamedMessage
+			for i, m := range msgs {
+				if err := says(m); err != nil {
+					out = append(out, consumer.BlamedMessage{Index: i, Err: err})
+				} else if err := free(ctx, tx, m); err != nil {
+					return err
+				}
+			}
+			return blame(out...)
+		})
+	}
+	for kind, h := range map[string]consumer.Handler{
+		"Each": consumer.Each(one), "Blame": batch(consumer.Blame), "Except": batch(consumer.Except),
+		"Mux":   consumer.Mux{tag: consumer.Each(one)},
+		"Calls": consumer.Calls(func(_ context.Context, m consumer.Message) error { return says(m) }, consumer.CallOptions{}),
+	} {
+		t.Run(kind, func(t *testing.T) {
+			over = false
+			w := consumertest.New(t, h, consumertest.Options{Config: consumer.Config{MaxAttempts: 3}})
+			got := map[string][]string{}
+			end := func(all ...consumer.Ended) {
+				for _, e := range all {
+					_, how, _ := strings.Cut(e.String(), `" `)
+					got[e.Key] = append(got[e.Key], how)
+				}
+			}
+			var all []consumer.Message
+			for _, key := range []string{"a", "early", "late", "some day"} {
+				all = append(all, consumertest.Message(tag, key, "{}"))
+			}
+			end(w.DeliverAll(all...)...)
+			if row := w.Row(tag, "early"); !row.PutOff() || row.Attempts != 0 || row.Wait < 29*time.Second {
+				t.Errorf("put off %v, %d attempts, %v to wait; want it put off by 30s", row.PutOff(), row.Attempts, row.Wait)
+			}
+			assert.AtLeast(t, w.Row(tag, "late").Wait, 29*time.Second, "what has failed waits for")
+			end(w.Advance(50 * time.Second)...)
+			over = true
+			end(w.Advance(2 * time.Minute)...)
+			assert.Has(t, strings.Join(got["a"], ""), "applied", "the other one")
+			delete(got, "a")
+			want := map[string][]string{
+				"early": {`in_progress, again in 30s: "the show goes on"`, `in_progress, again in 30s: "the show goes on"`,
+					"applied, attempt 1"},
+				"late": {`retried, attempt 1, again in 30s: "no seat"`, `retried, attempt 2, again in 1s: "no seat"`,
+					`dead_lettered, attempt 3, exhausted: "no seat"`},
+				"some day": {`in_progress, again in 1s: "nobody knows"`, `in_progress, again in 5s: "nobody knows"`,
+					`in_progress, again in 30s: "nobody knows"`, `in_progress, again in 2m0s: "nobody knows"`, "applied, attempt 1"},
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Given a handler that says Later of a call as a whole, then all of it is put off; so it is with the part of a Mux that
+// is one handler's, while the others are applied.
+func TestLaterOfAWholeCallHoldsForAllItsMessages(t *testing.T) {
+	var closed bool
+	var calls int
+	h := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		calls++
+		for _, m := range msgs {
+			require.OK(t, free(ctx, tx, m))
+		}
+		if closed {
+			return consumer.Later(errors.New("closed"), time.Second)
+		}
+		return nil
+	})
+	for want, h := range map[string]consumer.Handler{
+		"in_progress in_progress in_progress": h,
+		"in_progress in_progress applied":     consumer.Mux{tag: h, "open": consumer.Each(free)},
+	} {
+		closed, calls = true, 0
+		w := consumertest.New(t, h, consumertest.Options{})
+		var got []string
+		for _, e := range w.DeliverAll(consumertest.Message(tag, "b1", "{}"), consumertest.Message(tag, "b2", "{}"),
+			consumertest.Message("open", "b3", "{}")) {
+			got = append(got, e.Outcome.String())
+		}
+		assert.Is(t, strings.Join(got, " "), want, "the ends")
+		assert.Is(t, calls, 2, "calls, the second one with claims")
+		closed = false
+		w.Advance(time.Second)
+		assert.Is(t, w.Row(tag, "b2").Attempts, 1, "attempts")
+	}
+}
+
 // Given a message whose database is away, then it is given back, without an attempt, and applied when it comes again.
 func TestWhatIsGivenBackComesAgain(t *testing.T) {
 	away := true
