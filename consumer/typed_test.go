@@ -263,76 +263,6 @@ func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
 	})
 }
 
-// Given middleware around the handlers of a batch that does each thing which could have the wrong one pay, then the
-// guilty message has its attempts and its letter, and the others are applied, in their first attempt.
-func TestNoMiddlewareChangesWhoIsCharged(t *testing.T) {
-	boom := errors.New("boom")
-	// before is middleware that does this instead of a call with the guilty one, and behind what it does after one.
-	before := func(do func() error) consumer.Middleware {
-		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-			if slices.ContainsFunc(msgs, isBad) {
-				return do()
-			}
-			return next.Handle(ctx, tx, msgs)
-		})
-	}
-	behind := func(do func(err error, guilty bool) error) consumer.Middleware {
-		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-			return do(next.Handle(ctx, tx, msgs), slices.ContainsFunc(msgs, isBad))
-		})
-	}
-	late := behind(func(err error, guilty bool) error {
-		if err == nil && guilty {
-			return boom
-		}
-		return err
-	})
-	type way struct {
-		handler consumer.Handler
-		mw      consumer.Middleware
-		says    string
-	}
-	each(t, map[string]way{
-		"an error of its own, one":      {by(false, effectOfKey), late, "boom"},
-		"an error of its own, a batch":  {by(true, effectOfKey), late, "boom"},
-		"a panic of its own, recovered": {by(false, effectOfKey), before(func() error { panic(boom) }), "panicked: boom"},
-		"a panic behind it, one":        {by(false, then(effectOfKey, panicsFor("bad"))), consumer.Recover, "panicked: bad"},
-		"a panic behind it, a batch":    {by(true, then(effectOfKey, panicsFor("bad"))), consumer.Recover, "panicked: bad"},
-		"blame that it wraps": {handling(func(tx *gorm.DB, msgs []consumer.Message) error {
-			return writingAndBlaming(tx, msgs, func(m consumer.Message) error {
-				if isBad(m) {
-					return boom
-				}
-				return nil
-			})
-		}), behind(func(err error, _ bool) error {
-			if err != nil {
-				err = fmt.Errorf("middleware: %w", err)
-			}
-			return err
-		}), "boom"},
-		"blame of one, by itself": {by(false, effectOfKey),
-			before(func() error { return consumer.Blame(consumer.BlamedMessage{Index: 0, Err: boom}) }), "boom"},
-		"a statement's error that it drops": {by(false, func(tx *gorm.DB, m consumer.Message) error {
-			if isBad(m) {
-				return insert(tx, strings.Repeat("x", 300))
-			}
-			return effectOfKey(tx, m)
-		}), behind(func(error, bool) error { return nil }), "too long"},
-	}, func(t *testing.T, w *world, tc way) {
-		w.handler = consumer.With(tc.handler, consumer.Recover, tc.mw)
-		good := keys("good", 20)
-		w.oneBatch(21)
-		w.startWith(slices.Insert(slices.Clone(good), 10, "bad")...)
-		w.rests(good, "bad")
-		w.wantRow("bad", wanted{Attempts: 3, Reason: dedup.ReasonExhausted, Says: tc.says})
-		is(w, "rows of success with more than one attempt",
-			w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times <> 1"), 0)
-	})
-}
-
-func isBad(m consumer.Message) bool { return m.Key == "bad" }
-
 func panicsFor(key string) does {
 	return func(_ *gorm.DB, m consumer.Message) error {
 		if m.Key == key {
@@ -342,82 +272,47 @@ func panicsFor(key string) does {
 	}
 }
 
-// Given middleware that hands on other messages than it was given, then whom the handler would blame, or apply, nobody
-// knows: each of its calls is refused.
-func TestMiddlewareMustHandOnItsMessages(t *testing.T) {
-	type part func(msgs []consumer.Message) []consumer.Message
-	fewer := part(func(msgs []consumer.Message) []consumer.Message { return msgs[1:] })
+// Given middleware that hands on other messages than it was given, or a context by which nobody could know the call, or
+// calls its handler twice, whose first call has written already, then whom the handler would blame, or apply, nobody
+// knows: each of its calls is refused, with the reason, and has no effect.
+func TestMiddlewareMustHandOnWhatItIsGivenOnce(t *testing.T) {
+	type call func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error
+	with := func(change func(msgs []consumer.Message) []consumer.Message) call {
+		return func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+			return next.Handle(ctx, tx, change(msgs))
+		}
+	}
+	fewer := with(func(msgs []consumer.Message) []consumer.Message { return msgs[1:] })
+	twice := call(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+		return errors.Join(next.Handle(ctx, tx, msgs), next.Handle(ctx, tx, msgs))
+	})
+	alone := call(func(_ context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+		return next.Handle(context.Background(), tx, msgs)
+	})
+	const given = "middleware must hand on the messages that it was given"
 	type way struct {
 		whole bool
-		part  part
+		call  call
+		says  string
 	}
 	each(t, map[string]way{
-		"a batch without its first": {true, fewer},
-		"others like those given":   {true, slices.Clone[[]consumer.Message]},
-		"no message instead of one": {false, fewer},
-		"two instead of one":        {false, func(m []consumer.Message) []consumer.Message { return append(m, m[0]) }},
+		"a batch without its first": {true, fewer, given},
+		"others like those given":   {true, with(slices.Clone[[]consumer.Message]), given},
+		"no message instead of one": {false, fewer, given},
+		"two instead of one": {false, with(func(m []consumer.Message) []consumer.Message {
+			return append(m, m[0])
+		}), given},
+		"a batch in another context":   {true, alone, "with the context that it was given"},
+		"a message in another context": {false, alone, "with the context that it was given"},
+		"a batch, and once more":       {true, twice, "middleware must call next once at most"},
+		"a message, and once more":     {false, twice, "middleware must call next once at most"},
 	}, func(t *testing.T, w *world, tc way) {
-		w.handler = consumer.With(by(tc.whole, effectOfKey), around(
-			func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-				return next.Handle(ctx, tx, tc.part(msgs))
-			}))
+		w.handler = consumer.With(by(tc.whole, effectOfKey), around(tc.call), consumer.Recover)
 		all := keys("order", 4)
 		w.oneBatch(4)
 		w.startWith(all...)
 		w.ended(dedup.Dead, all...)
-		w.wantRow(all[0], wanted{Attempts: 3, Says: "middleware must hand on the messages that it was given"})
-		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
-	})
-}
-
-// Given middleware that calls its handler again when that has failed, or that calls it twice in any case, then what the
-// first call has written never becomes an effect beside that of the second: the message fails, with the reason.
-func TestMiddlewareMayCallItsHandlerOnce(t *testing.T) {
-	twice := func(always bool) consumer.Middleware {
-		return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-			if err := next.Handle(ctx, tx, msgs); err == nil && !always {
-				return nil
-			}
-			return next.Handle(ctx, tx, msgs)
-		})
-	}
-	type way struct{ whole, always bool }
-	each(t, named(way{}, way{whole: true}, way{always: true}, way{true, true}), func(t *testing.T, w *world, tc way) {
-		var begun sync.Map
-		w.handler = consumer.With(by(tc.whole, func(tx *gorm.DB, m consumer.Message) error {
-			if err := insert(tx, m.Key); err != nil || tc.always {
-				return err
-			}
-			if _, again := begun.LoadOrStore(m.Key, true); again {
-				return nil
-			}
-			return errors.New("fails once")
-		}), twice(tc.always), consumer.Recover)
-		all := keys("order", 4)
-		w.oneBatch(4)
-		w.startWith(all...)
-		if tc.always {
-			w.ended(dedup.Dead, all...)
-			w.wantRow(all[0], wanted{Attempts: 3, Says: "middleware must call next once at most"})
-			is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
-			return
-		}
-		w.quiet()
-		w.applied(all...)
-	})
-}
-
-// Given middleware that calls its handler with a context of its own, by which nobody could know the call, then the
-// handler is not called, and the message fails with the reason.
-func TestMiddlewareMustHandItsContextOn(t *testing.T) {
-	each(t, named(false, true), func(t *testing.T, w *world, whole bool) {
-		w.handler = consumer.With(by(whole, effectOfKey), around(
-			func(_ context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-				return next.Handle(context.Background(), tx, msgs)
-			}))
-		w.startWith("order")
-		w.ended(dedup.Dead, "order")
-		w.wantRow("order", wanted{Attempts: 3, Says: "with the context that it was given"})
+		w.wantRow(all[0], wanted{Attempts: 3, Says: tc.says})
 		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 0)
 	})
 }
@@ -458,16 +353,17 @@ func TestAHandlerThatMiddlewareHasGivenUpWritesNothingMore(t *testing.T) {
 	})
 }
 
-// Given a handler with a span and a log line around it, when one message of two fails for good, then there is a span
-// for each, linked to what published it, which says how it ended, and the failure is a warning.
+// Given a handler with a span and a log line around it, when it panics for one message of two, then there is a span for
+// each call, linked to what published it, which says how it ended, and the failure is a warning.
 func TestCallsAreTracedAndLogged(t *testing.T) {
 	w := newWorld(t)
 	spans := tracetest.NewInMemoryExporter()
 	provider := trace.NewTracerProvider(trace.WithSyncer(spans))
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	w.hopeless("bad")
+	w.cfg.MaxAttempts = 1
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w.handler = consumer.With(by(false, w.writes), consumer.Logged(log), consumer.Traced(provider), consumer.Recover)
+	breaks := by(false, then(effectOfKey, panicsFor("bad")))
+	w.handler = consumer.With(breaks, consumer.Logged(log), consumer.Traced(provider), consumer.Recover)
 	const published = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, key := range []string{"good", "bad"} {
 		w.publishMessages(rabbit.Message{MessageID: key, Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
