@@ -36,48 +36,6 @@ func (w *world) opened(dsn string) consumer.Config {
 	}
 }
 
-// Given an empty schema and no queues, when a program names its servers and its queue, then messages are applied, once
-// each, and each end is observed.
-func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
-	w := newWorld(t)
-	dsn := stack.MySQL(t) // without any table
-	ended := make(chan consumer.Ended, 10)
-	cfg := w.opened(dsn)
-	cfg.Observe = func(e consumer.Ended) { ended <- e }
-	db := w.open(dsn)
-	require.OK(t, db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
-	c := require.Get(consumer.Open(t.Context(), cfg, by(false, func(tx *gorm.DB, m consumer.Message) error {
-		if m.Key == "wrong" {
-			return consumer.Permanent(errors.New("no such shelf"))
-		}
-		return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
-	})))(t)
-	w.publish("{}", "a", "b", "wrong")
-	stop := w.run(c).drained
-	got := map[string]int{}
-	var wrong consumer.Ended
-	for i := range 4 {
-		if i == 3 { // all have ended: a copy
-			w.publish("{}", "a")
-		}
-		e := <-ended
-		if got[e.Key+" "+e.Outcome.String()]++; e.Key == "wrong" {
-			wrong = e
-		}
-	}
-	require.OK(t, stop())
-	w.want("ends", got, once("a applied", "b applied", "wrong dead_lettered", "a duplicate"))
-	assert.Is(t, strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"), 1,
-		"the log says times that it consumes")
-	var effects []string
-	require.OK(t, db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error)
-	is(w, "effects", strings.Join(effects, " "), "a b")
-	if wrong.Reason != dedup.ReasonPermanent || !strings.Contains(wrong.Cause, "no such shelf") ||
-		wrong.MessageID != "wrong" || wrong.Group != cfg.Queue || wrong.Took <= 0 {
-		t.Errorf("observed %+v; want its reason, cause and identity in the group of the queue's name", wrong)
-	}
-}
-
 func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
 	w := newWorld(t)
 	dsn := stack.Restricted(t, stack.MySQL(t), "SELECT ON *") // may read and nothing else
@@ -89,7 +47,12 @@ func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
 
 func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Observe = func(consumer.Ended) { panic("no such gauge") }
+	w.cfg.Observe = func(e consumer.Ended) {
+		if e.MessageID != e.Key || e.Took <= 0 {
+			t.Errorf("%s has the message id %s and took %v", e.Key, e.MessageID, e.Took)
+		}
+		panic("no such gauge")
+	}
 	w.startWith(keys("order", 20)...)
 	w.ended(dedup.Success, keys("order", 20)...)
 	w.end(map[string]int{"applied": 20})
@@ -189,59 +152,6 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 			t.Errorf("logged: %s\nwant:   %s", got, c.logged)
 		}
 	}
-}
-
-// Given one Registerer, when a program opens consumers of two queues on it, and asks for a second one of the first
-// queue, then what each queue's messages come to is told apart, and the second one is refused with the queue's name.
-func TestConsumersOfTwoQueuesShareARegisterer(t *testing.T) {
-	w := newWorld(t)
-	reg := prometheus.NewRegistry()
-	cfg := w.opened(w.dsn)
-	cfg.Registerer, cfg.RoutingKeys = reg, []string{tag}
-	other := cfg
-	other.Queue = w.broker.Name("other")
-	other.RoutingKeys = []string{"other"}
-	w.broker.Track(topologyOf(other).Queues()...)
-	for _, one := range []consumer.Config{cfg, other} {
-		c := require.Get(consumer.Open(t.Context(), one, by(false, func(tx *gorm.DB, m consumer.Message) error {
-			return insert(tx, one.Queue+m.Key)
-		})))(t)
-		w.run(c)
-	}
-	_, err := consumer.Open(t.Context(), cfg, w.handler)
-	if err == nil || !strings.Contains(err.Error(), cfg.Queue) {
-		t.Errorf("Open = %v, want an error that names the queue", err)
-	}
-	for _, queue := range []string{cfg.Queue, other.Queue} {
-		w.eventually("consumers of "+queue, func() bool {
-			return ofQueue(t, reg, "rollbackd_queue_consumers", "main", queue) > 0
-		})
-	}
-	w.publish("{}", "a", "b")
-	w.publishTo("other", "{}", "c")
-	w.eventually("all are applied", func() bool {
-		return ofQueue(t, reg, "rollbackd_deliveries_total", "applied", cfg.Queue) == 2 &&
-			ofQueue(t, reg, "rollbackd_deliveries_total", "applied", other.Queue) == 1
-	})
-	w.want("effects", w.effects(), once(cfg.Queue+"a", cfg.Queue+"b", other.Queue+"c"))
-}
-
-// ofQueue is a metric of a queue with another label's value.
-func ofQueue(t *testing.T, reg prometheus.Gatherer, metric, value, queue string) (sum float64) {
-	t.Helper()
-	for _, f := range require.Get(reg.Gather())(t) {
-		for _, m := range f.GetMetric() {
-			var is, of bool
-			for _, l := range m.GetLabel() {
-				is = is || l.GetValue() == value
-				of = of || l.GetName() == "queue" && l.GetValue() == queue
-			}
-			if f.GetName() == metric && is && of {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
 }
 
 // pair is a program with consumers of two queues.

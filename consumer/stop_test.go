@@ -244,8 +244,11 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		cfg.Registerer = prometheus.NewRegistry()
 		_, first := consumer.New(cfg, w.handler, good)
 		_, second := consumer.New(cfg, w.handler, good)
-		if first != nil || second == nil {
-			t.Errorf("New = %v, then %v; want an error the second time", first, second)
+		cfg.Queue = "another"
+		_, other := consumer.New(cfg, w.handler, good)
+		if first != nil || second == nil || !strings.Contains(second.Error(), w.cfg.Queue) || other != nil {
+			t.Errorf("New = %v, then %v, and for another queue %v; want an error that names the queue the second time",
+				first, second, other)
 		}
 	})
 }
