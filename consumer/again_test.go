@@ -188,32 +188,6 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 	is(w, "claims", w.claimOwners(), 3)
 }
 
-// Blame comes one at a time, again and again, in groups that share a savepoint and in those that do not: whoever was
-// blamed stays out.
-func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
-	each(t, named(2, 15, 16), func(t *testing.T, w *world, n int) {
-		w.oneBatch(n)
-		w.cfg.Lease = time.Minute // room for many rounds
-		w.doing(func(_ *gorm.DB, m consumer.Message) error {
-			if strings.HasPrefix(m.Key, "bad") {
-				return errors.New("shelf is locked")
-			}
-			return nil
-		})
-		bad, good := keys("bad", n/2), keys("good", n-n/2)
-		all := slices.Clone(good)
-		for i := range bad {
-			all = slices.Insert(all, 2*i+1, bad[i])
-		}
-		w.blamed(all...)
-		w.startWith(all...)
-
-		w.rests(good, bad...)
-		w.wantStory(secondWorks, good...)
-		w.wantStory(secondFails+" "+thirdFails+" "+dies, bad...)
-	})
-}
-
 // The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
 func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 	w := newWorld(t)

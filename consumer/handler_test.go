@@ -165,10 +165,6 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 			_, _ = tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, write)
 			return nil
 		}, "no prepared statements"},
-		"a prepared statement in SQL by hand": {func(tx *gorm.DB, m consumer.Message) error {
-			_, _ = consumer.SQL(tx).PrepareContext(tx.Statement.Context, write)
-			return nil
-		}, "no prepared statements"},
 		"blames a message that is not there": {func(*gorm.DB, consumer.Message) error {
 			return consumer.Blame(consumer.BlamedMessage{Index: 99, Err: errors.New("what")})
 		}, "message 99"},
