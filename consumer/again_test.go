@@ -67,43 +67,6 @@ const (
 	thirdUnrun  = "failed>processing:3 processing>failed:2"
 )
 
-// Given more messages than fit into a group that fail, always or once, then they are claimed, called and recorded
-// together, each has had its attempts one after the other, and one end.
-func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
-	type one struct {
-		fail  func(*world, ...string)
-		story string
-		calls int // of each
-		end   map[string]int
-	}
-	const n = 210
-	each(t, map[string]one{
-		"always": {(*world).failing, firstFails + " " + secondFails + " " + thirdFails + " " + dies, 3,
-			map[string]int{"retried": 2 * n, "dead_lettered": n}},
-		"once": {(*world).flaky, firstFails + " " + secondWorks, 2, map[string]int{"retried": n, "applied": n}},
-	}, func(t *testing.T, w *world, tc one) {
-		w.oneBatch(n)
-		w.cfg.Prefetch = 2 * n
-		all := keys("order", n)
-		tc.fail(w, all...)
-		w.startWith(all...)
-		dead, applied := all[:tc.end["dead_lettered"]], all[:tc.end["applied"]]
-		w.rests(applied, dead...)
-		w.wantStory(tc.story, all...)
-		w.wantRows(wanted{Attempts: 3, Reason: "exhausted", Remark: "shelf is locked"}, dead...)
-		for _, k := range all {
-			is(w, "calls of "+k, w.times(k), tc.calls)
-		}
-		got := w.outcomes()
-		delete(got, "in_progress") // copies that were a little early
-		w.want("outcomes", got, tc.end)
-		assert.AtMost(t, w.claimOwners(), 40, "claims")
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		assert.AtMost(t, len(w.calls), 40, "calls")
-	})
-}
-
 // Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
 // then its claims are given back, each message goes on alone, and nobody has paid an attempt for it.
 func TestAGroupThatFailsWithoutBlameGivesItsClaimsBack(t *testing.T) {
