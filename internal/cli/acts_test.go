@@ -214,6 +214,13 @@ func TestMoveCarriesAnotherQueueOver(t *testing.T) {
 				t.Errorf("in the main queue is %+v, %v", d, ok)
 			}
 		},
+		"what comes later follows until it is interrupted": func() {
+			stop := s.background("move", "--from", old, "--follow")
+			poll.Until(t, "somebody moves", func() bool { return s.broker.Consumers(old) > 0 })
+			s.broker.Publish("", old, stack.Message{Body: []byte(`{"order_sn":"A-2"}`), MessageId: "A-2"})
+			poll.Until(t, "it follows", func() bool { return s.broker.Depth(s.queue) == 1 })
+			stop()
+		},
 		"a message is too large": func() {
 			s.broker.Publish("", old, stack.Message{
 				MessageId: "large", Headers: map[string]any{"x": strings.Repeat("x", 130_980)},
