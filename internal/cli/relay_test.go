@@ -343,28 +343,3 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 		})
 	}
 }
-
-// Given a relay that is frozen inside a transaction, with its rows locked and deleted, then MySQL ends that session
-// within 20 seconds, another relay sends the messages again, and the frozen one works as before when it goes on.
-func TestAFrozenRelayLosesTheRowsThatItHasLocked(t *testing.T) {
-	const n = batchOfSender
-	s := newSender(t)
-	first, database, _ := s.between()
-	frozen := listen(database, freeze(first), deletes)
-	s.put("m", n, "")
-	s.await("it is frozen", frozen)
-	began := time.Now()
-	s.leaseEnds() // which waits for the rows
-	assert.AtMost(t, time.Since(began), 20*time.Second, "its rows were locked for")
-	copies, _ := s.finish()
-	for key, times := range copies {
-		assert.Is(t, times, 2, "%s came times", key)
-	}
-	require.OK(t, first.Signal(syscall.SIGCONT))
-	s.put("later", n, "")
-	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
-	s.stopped(first)
-	if d := s.broker.Depth(s.queue); len(copies) != n || d != n {
-		t.Errorf("%d of %d messages came, and %d of %d later ones", len(copies), n, d, n)
-	}
-}

@@ -167,13 +167,14 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 }
 
 // Given a client that stands still inside a transaction, when somebody else waits for its row, then the server ends its
-// session after Idle and 3 s; and it finds that out as a database that is away, not as the fault of its statement.
+// session after Idle and 3 s, or the 10 s that it is by default; and it finds that out as a database that is away, not
+// as the fault of its statement.
 func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 	w := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	other := openPool(t, w.dsn, Options{LockWait: time.Minute})
-	for _, what := range []string{"UPDATE goods SET n = 2", "COMMIT"} {
-		pool := openPool(t, proxy.Through(w.dsn), Options{Idle: time.Second})
+	for what, idle := range map[string]time.Duration{"UPDATE goods SET n = 2": time.Second, "COMMIT": 0} {
+		pool := openPool(t, proxy.Through(w.dsn), Options{Idle: idle})
 		tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
 		stack.Exec(t, tx, "UPDATE goods SET n = 1")
 		proxy.Hold(true)
