@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,11 +16,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rights"
@@ -150,11 +153,16 @@ func newAdmin(t *testing.T) *redis.Client {
 // command is run, then all of it works and nobody complains.
 func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	var told atomic.Int32
-	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body := require.Get(io.ReadAll(r.Body))(t)
+		assert.OK(t, deadletter.VerifySignature("between us", r.Header.Get(deadletter.SignatureHeader), body, time.Now(),
+			time.Minute), "the webhook is told")
+		told.Add(1)
+	}))
 	t.Cleanup(hook.Close)
 	s := newShell(t, "ROLLBACKD_HANDLER_TIMEOUT=2s", "ROLLBACKD_LEASE=5s", "ROLLBACKD_LOCK_TTL=1s",
 		"ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_LOG_RETENTION=720h", "ROLLBACKD_COMPENSATE_AFTER=1s",
-		"ROLLBACKD_DEAD_LETTER_WEBHOOK="+hook.URL)
+		"ROLLBACKD_DEAD_LETTER_WEBHOOK="+hook.URL, "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET=between us")
 	admin := newAdmin(t)
 	var accounts []string
 	account := func() *account {
@@ -188,7 +196,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 
 	// the command line, while another daemon refuses what was never reserved
 	stop = account().may(rights.Daemon).run("ROLLBACKD_EMPTY_ROLLBACK=refuse", "ROLLBACKD_LOG_RETENTION=0",
-		"ROLLBACKD_COMPENSATE_AFTER=off", "ROLLBACKD_DEAD_LETTER_WEBHOOK=")
+		"ROLLBACKD_COMPENSATE_AFTER=off", "ROLLBACKD_DEAD_LETTER_WEBHOOK=", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET=")
 	person.do(`{"order_sn":"A-4"}`, "publish", "--key-field", "order_sn")
 	s.eventually(1, "SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'A-4' AND status = 4")
 	file := filepath.Join(t.TempDir(), "letters")
@@ -219,6 +227,60 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	for _, entry := range log {
 		if slices.Contains(accounts, entry.Username) {
 			t.Errorf("redis refused something: %+v", entry)
+		}
+	}
+}
+
+// Given a password that is changed on the servers and in the files, when all connections break, then the daemon, or the
+// relay of an outbox, connects with the new one and goes on, without a restart.
+func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
+	s := migrated(t, "ROLLBACKD_OUTBOX=on", "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
+	a := s.account(newAdmin(t)).may(rights.Daemon, rights.Relay)
+	s.exec("GRANT ALL ON `" + a.schema + "`.* TO " + a.mysqlName())
+	dir, kept := t.TempDir(), len(a.environ)-3 // the last ones say how the account logs in
+	var environ []string
+	for _, setting := range a.environ[:kept] {
+		if name, _, _ := strings.Cut(setting, "="); !slices.ContainsFunc(a.environ[kept:], func(login string) bool {
+			return strings.HasPrefix(login, name+"=")
+		}) {
+			environ = append(environ, setting)
+		}
+	}
+	for _, setting := range a.environ[kept:] {
+		name, _, _ := strings.Cut(setting, "=")
+		environ = append(environ, name+"_FILE="+filepath.Join(dir, name))
+	}
+	changes := func() {
+		former := a.password
+		a.password = rand.Text()
+		s.exec("ALTER USER " + a.mysqlName() + " IDENTIFIED BY '" + a.password + "'")
+		a.erlang(`rabbit_auth_backend_internal:change_password(<<%q>>, <<%q>>, <<"tests">>)`, a.name, a.password)
+		a.mayRedis(rights.Redis(rights.Daemon))
+		for i, setting := range a.environ[kept:] {
+			a.environ[kept+i] = strings.Replace(setting, former, a.password, 1)
+			name, value, _ := strings.Cut(a.environ[kept+i], "=")
+			require.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600))
+		}
+		s.cut(a.name)
+		require.OK(t, a.redis.Do(t.Context(), "CLIENT", "KILL", "USER", a.name).Err())
+	}
+	changes()
+	for _, command := range []string{"run", "relay"} {
+		end := s.begun(environ, command)
+		for _, when := range []string{"before", "after"} {
+			s.put(command+"-"+when, 1, "")
+			s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
+			if command == "run" {
+				s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'run-"+when+"%'")
+				s.until("ok answer = takes deliveries")
+				s.until("no warn degraded")
+			}
+			if when == "before" {
+				changes()
+			}
+		}
+		if _, stderr, code := end(); code != exitDone {
+			t.Errorf("%s: exit %d\n%s", command, code, stderr)
 		}
 	}
 }

@@ -59,14 +59,19 @@ func (e *encrypted) renew(name string) {
 		})
 	}
 	e.exec("ALTER USER 'x509'@'%' REQUIRE SUBJECT '/CN=renewed for " + name + "'")
-	ctx := e.t.Context()
+	e.cut("x509")
+}
+
+// cut ends the connections to MySQL of an account, and all to RabbitMQ.
+func (s *shell) cut(user string) {
+	ctx := s.t.Context()
 	var ids string
-	require.OK(e.t, e.db().QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM "+stack.Processes+
-		" WHERE user = 'x509'").Scan(&ids))
+	require.OK(s.t, s.db().QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM "+stack.Processes+
+		" WHERE user = ?", user).Scan(&ids))
 	for id := range strings.SplitSeq(ids, ",") {
-		_, _ = e.db().ExecContext(ctx, "KILL "+id) // it may have ended by itself
+		_, _ = s.db().ExecContext(ctx, "KILL "+id) // it may have ended by itself
 	}
-	e.broker.CloseConnections()
+	s.broker.CloseConnections()
 }
 
 // showsRenewed looks that RabbitMQ has been shown the new certificate in the place of the former one.
