@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,7 +18,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -30,14 +28,8 @@ import (
 // childEnv, set to a key, makes this test binary a daemon that dies whenever its handler gets a message with that key.
 const childEnv = "ROLLBACKD_TEST_POISON"
 
-// crashEnv, set to a point of a message's life, makes this test binary a daemon that kills itself there.
-const crashEnv = "ROLLBACKD_TEST_CRASH_AT"
-
 // hangEnv, set to a point of a message's life, makes this test binary a daemon whose lanes stand still there.
 const hangEnv = "ROLLBACKD_TEST_HANG_AT"
-
-// killed9 ends the process as kill -9 does.
-func killed9() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // crashCode is the exit code of such a death.
 const crashCode = 66
@@ -120,84 +112,6 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	// The first claim of the poison shares its process with one claim of each other lane: these may lose an attempt, once.
 	report := w.judged(len(orders)-1, 1, oracle.Allowance{Attempts: 2})
 	assert.AtMost(t, report.AttemptsSpent, lanes-1, "the crashes cost innocents attempts, at most were to be expected")
-}
-
-// Given a full dead-letter queue, when the process kills itself with SIGKILL as soon as rows keep the reasons of
-// letters that are refused, and what was wrong with their messages is mended behind their backs, then no daemon runs
-// them again: after a restart, copies, another kill and room in the queue each has one letter with the reason it had.
-func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
-	w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "4s", "HANDLER_TIMEOUT", "2s", "LANES", "2", "BATCH_SIZE", "50",
-		"MAX_ATTEMPTS", "3", "RETRY_DELAYS", "100ms,200ms")
-	orders := w.open(120)
-	good, bad := orders[:100], orders[100:]
-	const setStatus = "UPDATE stock_reservation SET status = ? WHERE order_sn = ?"
-	var copies []oracle.Sent
-	for _, o := range bad {
-		w.exec(setStatus, 3, o.SN) // deducted for good
-		copies = append(copies, oracle.Sent{
-			Publishing: w.route.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent),
-		})
-	}
-	sent := append(w.route.Rollbacks(good), copies...)
-	w.remember()
-	room := w.fullDeadLetterQueue()
-	w.mixed(sent)
-
-	w.exits(w.child(crashEnv+"="+string(consumer.PointCondemned)), killed, time.Minute)
-	// given rows that keep their reasons, whose messages would be applied if they ran again
-	var mended []string
-	for _, o := range bad {
-		if w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'permanent' AND msg_key = ?",
-			o.Key()) == 1 {
-			w.exec(setStatus, 1, o.SN)
-			mended = append(mended, o.SN)
-		}
-	}
-	if len(mended) == 0 {
-		t.Fatal("it was killed before a row kept its reason")
-	}
-	first, second := w.start(), w.start()
-	w.publish(copies...)
-	w.eventually("all rows keep their reasons, and two daemons hold the letters", func() bool {
-		return w.heldBy(first)+w.heldBy(second) >= len(bad) && w.rows(dedup.Success) == len(good) &&
-			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'permanent'") == len(bad)
-	})
-	w.kill(first)
-	w.eventually("the other holds what the killed one held", func() bool { return w.heldBy(second) >= len(bad) })
-	room()
-	w.ended(len(orders))
-	w.stop(second)
-	for _, sn := range mended {
-		w.exec(setStatus, 3, sn)
-	}
-	w.judged(len(good), len(bad), oracle.Allowance{}) // and each for the reason that was written down
-	assert.Is(t, w.broker.Depth(rabbit.DeadQueue(w.config().Queue)), len(bad), "letters messages")
-	// What was in the hands of the killed ones twice is claimed alone, and that attempt counts.
-	is(w, "dead ones with more than one attempt",
-		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times > 1"), 0)
-}
-
-// heldBy is how many deliveries a daemon holds; 0 when it does not say.
-func (w *world) heldBy(daemon *program.Process) int {
-	w.t.Helper()
-	metrics, _ := daemon.Metrics(w.t.Context()) // none when it fails
-	return int(metrics["rollbackd_held_deliveries"])
-}
-
-// fullDeadLetterQueue makes the dead-letter queue refuse everything; room empties it of what fills it, and lets all in.
-func (w *world) fullDeadLetterQueue() (room func()) {
-	queue := rabbit.DeadQueue(w.config().Queue)
-	w.broker.Policy("full", queue, map[string]any{"max-length": 1, "overflow": "reject-publish"})
-	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
-	filler := rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: "filler"}}
-	w.eventually("the dead-letter queue is full", func() bool {
-		return errors.Is(p.Publish(w.t.Context(), []rabbit.Publishing{filler})[0], rabbit.ErrNacked)
-	})
-	return func() {
-		w.broker.Purge(queue)
-		w.broker.Policy("full", queue, nil)
-	}
 }
 
 // failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt

@@ -27,7 +27,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -187,20 +186,6 @@ func (w *world) remember() {
 	w.before = require.Get(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 }
 
-// putAll commits messages to the outbox.
-func (w *world) putAll(sent ...oracle.Sent) {
-	require.Get(w.ledger.Publish(func(batch []rabbit.Publishing) []error {
-		msgs := make([]outbox.Message, len(batch))
-		for i, p := range batch {
-			msgs[i] = outbox.Message{Tag: p.Key, Key: p.MessageID, Body: p.Body}
-		}
-		tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
-		require.OK(w.t, outbox.Put(w.t.Context(), tx, msgs...))
-		require.OK(w.t, tx.Commit())
-		return make([]error, len(batch))
-	}, sent))(w.t)
-}
-
 // publish publishes confirmed and writes it down.
 func (w *world) publish(sent ...oracle.Sent) {
 	w.t.Helper()
@@ -348,9 +333,6 @@ func (w *world) kill(all ...*program.Process) {
 	}
 }
 
-// killed is the exit code of a process that has got SIGKILL.
-const killed = 128 + int(syscall.SIGKILL)
-
 // exits waits until a process has ended, with this code.
 func (w *world) exits(p *program.Process, want int, within time.Duration) {
 	w.t.Helper()
@@ -469,21 +451,18 @@ func is[T comparable](w *world, what string, got, want T) {
 	assert.Is(w.t, got, want, "%s", what)
 }
 
-// TestMain runs the tests, or, in a process that a test has started with childEnv, crashEnv or hangEnv set, a daemon
-// with a handler or a hook that no product has.
+// TestMain runs the tests, or, in a process that a test has started with childEnv or hangEnv set, a daemon with a
+// handler or a hook that no product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
 		os.Exit(runChild(daemon.Options{Handler: poisonedHandler{poison}}))
 	}
-	for env, do := range map[string]func(){crashEnv: killed9, hangEnv: func() {}} {
-		if point := os.Getenv(env); point != "" {
-			os.Exit(runChild(daemon.Options{Hook: func(p consumer.Point) {
-				if string(p) == point {
-					do()
-					select {} // a lane stands still, or the signal is on its way
-				}
-			}}))
-		}
+	if point := os.Getenv(hangEnv); point != "" {
+		os.Exit(runChild(daemon.Options{Hook: func(p consumer.Point) {
+			if string(p) == point {
+				select {} // a lane stands still
+			}
+		}}))
 	}
 	stack.Main(m, program.Remove)
 }
