@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -196,19 +195,8 @@ func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
 // doctor says the same; a file that the database refuses likewise.
 func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	s := sqlShell(t)
-	s.quietly("", "migrate")
-	s.says("exit 0\nok statements = the database takes all of " + exampleSQL)
-	name := filepath.Join(t.TempDir(), "mistake.sql")
-	s.set("SQL_FILE=" + name)
-	for _, test := range []struct{ text, check, want string }{
-		{"UPDATE tb_stock SET amount = 1;\n  COMMIT", "ROLLBACKD_SQL_FILE", ":2:3: COMMIT is refused"},
-		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
-		{"UPDATE consumer_log SET remark = :a", "statements", ":1:1: the table consumer_log is rollbackd's own"},
-	} {
-		require.OK(t, os.WriteFile(name, []byte(test.text), 0o600))
-		s.answers(exitUsage, "ROLLBACKD_SQL_FILE: "+name+test.want, "", "run")
-		s.says("fail " + test.check + " = " + name + test.want)
-	}
+	s.vars = append(s.vars, "$EXAMPLE", exampleSQL)
+	s.play("mistakes", nil)
 	assert.Is(t, s.broker.Consumers(s.queue), 0, "consumers were there")
 }
 
@@ -229,33 +217,8 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 // Given messages that are run fresh, tried again, taken over from a worker that died, and replayed, then the statement
 // is told which attempt it is since the message was published or replayed, as the row in the log counts them.
 func TestAStatementIsToldWhichAttemptItIs(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "attempt.sql")
-	file := `SELECT k FROM seen WHERE k = :k; -- expect 1, else permanent: unknown
-UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expect 1, else retry: not ready`
-	require.OK(t, os.WriteFile(name, []byte(file), 0o600))
-	const delay = 5 * time.Second
-	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
-	s.track(s.queue, delay)
-	publish := func(keys ...string) {
-		t.Helper()
-		body := `{"k":"` + strings.Join(keys, "\"}\n{\"k\":\"") + `"}`
-		s.quietly(body, "publish", "--key-field", "k")
-	}
-	s.exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
-	s.exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
-	s.quietly("", "migrate")
-	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
-		"consumer_timestamp, created_at) VALUES ('stock-rollback', 'stock.rollback', 'taken', 0, 1, 'who died', " +
-		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")
-	s.daemon()
-	publish("fresh", "another", "again", "dead", "taken")
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'again' AND consumer_status = 2")
-	s.exec("UPDATE seen SET ready = 1")
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
-	s.exec("INSERT INTO seen VALUES ('dead', 1, 0)")
-	s.quietly("", "dlq", "replay", "--key", "dead")
-	s.eventually(5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	s.eventually(5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
-	s.eventually(5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+
-		"END) FROM seen")
+	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE=testdata/servers/attempt.sql",
+		"ROLLBACKD_RETRY_DELAYS=5s")
+	s.track(s.queue, 5*time.Second)
+	s.play("attempt", nil)
 }

@@ -122,13 +122,7 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 
 // Given a log without rows, then doctor says nothing of groups, since it is new; given rows of another group, it names
 // that one, and fails no more than before.
-func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) {
-	s := migrated(t)
-	s.says("no no group named")
-	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
-		"consumer_timestamp, created_at) VALUES ('seats', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
-	s.says("note group = no group named stock-rollback is in consumer_log; there are: seats\nno fail group")
-}
+func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) { played(t, "group") }
 
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 	s := migrated(t)
@@ -335,16 +329,7 @@ func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 	s.says("fail lock", "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
-func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
-	s := migrated(t)
-	s.says(`exit 0
-		warn ROLLBACKD_DRAIN_TIMEOUT = 5s is shorter
-		warn ROLLBACKD_MAX_DEAD_RATE = off
-		warn ROLLBACKD_LEASE = hardly longer
-		warn ROLLBACKD_LOG_RETENTION = 720h0m0s is shorter`,
-		"ROLLBACKD_DRAIN_TIMEOUT=5s", "ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LEASE=11s", "ROLLBACKD_COMPENSATE_AFTER=720h",
-		"ROLLBACKD_MAX_REPLAYS=100")
-}
+func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) { played(t, "settings") }
 
 func withParam(dsn, param string) string {
 	if strings.Contains(dsn, "?") {

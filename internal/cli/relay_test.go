@@ -115,20 +115,7 @@ func TestARelayOfItsOwn(t *testing.T) {
 }
 
 // Given ROLLBACKD_OUTBOX=on, then migrate makes the table, and a message that is put is sent and applied by one daemon.
-func TestARelayWithinRun(t *testing.T) {
-	s := newShell(t, "ROLLBACKD_OUTBOX=on")
-	s.quietly("", "migrate")
-	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 10, 0)")
-	stop := s.daemon()
-	s.reserve("m-0", 1, 2)
-	s.put("m", 1, "")
-	s.eventually(12, "SELECT amount FROM stock WHERE sku_id = 1")
-	s.eventually(0, "SELECT COUNT(*) FROM rollbackd_outbox")
-	s.says("ok outbox = 0 messages are due\nok exchange = may be published to\nno fail right")
-	stop()
-	s.exec("DELETE FROM rollbackd_schema WHERE set_name = 'outbox'")
-	s.answers(exitFailed, "migrate --outbox", "", "run")
-}
+func TestARelayWithinRun(t *testing.T) { played(t, "outbox-in-run", "ROLLBACKD_OUTBOX=on") }
 
 // Given messages in the outbox of which one is refused, one parked, one waits and one is in a relay's hand, then
 // commands list and show them, send what is refused or parked, and delete what may be deleted, each on record.

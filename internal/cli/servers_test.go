@@ -346,6 +346,8 @@ func (s *shell) away(url, name string) *stack.TCPProxy {
 //
 //	$ ARGS             runs the program; below it, what it reads
 //	quietly ARGS       the same, outside the transcript; it must succeed
+//	exits N ARGS       a command that must end with this code, outside the transcript too; below it, what it says
+//	file               is written to $FILE
 //	dead               publishes each line below as a message, and lets a daemon make letters of them
 //	daemon, stop       runs a daemon from here to there
 //	sql STATEMENT      is for the database
@@ -375,6 +377,11 @@ func (s *shell) play(name string, steps map[string]func()) {
 			s.run(below, words(s.t, rest)...)
 		case "quietly":
 			s.quietly(below, words(s.t, rest)...)
+		case "exits":
+			number, args, _ := strings.Cut(rest, " ")
+			s.answers(require.Get(strconv.Atoi(number))(s.t), below, "", words(s.t, args)...)
+		case "file":
+			require.OK(s.t, os.WriteFile(s.file, []byte(below), 0o600))
 		case "dead":
 			s.dead(strings.Split(below, "\n")...)
 		case "daemon":
