@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -86,9 +85,6 @@ func (w *world) download(p *program.Process, token string) *http.Response {
 	return resp
 }
 
-// mostMemory is what a daemon with default settings may take whatever comes, in MiB.
-const mostMemory = 200
-
 // peak is the most memory that a process had so far, in MiB.
 func peak(t *testing.T, p *program.Process) (mib int) {
 	t.Helper()
@@ -98,49 +94,6 @@ func peak(t *testing.T, p *program.Process) (mib int) {
 		t.Fatalf("no VmHWM in the process's status: %v", err)
 	}
 	return mib >> 10
-}
-
-// padded is an order's message with a body of the largest size that is allowed.
-func (w *world) padded(orders []shop.Order) []oracle.Sent {
-	sent := w.route.Rollbacks(orders)
-	for i := range sent {
-		body := sent[i].Body
-		pad := consumer.MaxBody - len(body) - len(`,"note":""`)
-		whole := append(bytes.TrimSuffix(bytes.Clone(body), []byte("}")), `,"note":"`...)
-		whole = append(append(whole, bytes.Repeat([]byte("x"), pad)...), `"}`...)
-		sent[i].Body = whole
-	}
-	return sent
-}
-
-// Given default settings and a MySQL that is blocked, when hundreds of the largest bodies wait that are allowed, then
-// the daemon's memory stays within its bound, also while it works them off; and nothing is lost.
-func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
-	for name, small := range map[string]int{"from the beginning": 0, "after small ones": sized(2_000, 100_000)} {
-		t.Run(name, func(t *testing.T) {
-			w := aloneWorld(t, "HTTP_ADDR", "off")
-			large := sized(400, 2400)
-			orders := w.open(small + large)
-			daemon := w.start()
-			w.publish(w.route.Rollbacks(orders[:small])...)
-			w.eventually("the small ones are applied", func() bool { return w.rows(dedup.Success) == small })
-			unblock := w.hold([]string{"UNLOCK TABLES"}, "LOCK TABLES consumer_log WRITE")
-			w.publish(w.padded(orders[small:])...)
-			taken := 0
-			w.eventually("it has taken what it can", func() bool {
-				before := taken
-				taken = w.broker.Unacked(w.config().Queue)
-				return taken > 0 && taken == before
-			})
-			t.Logf("blocked: %d of %d in hand, at most %d MiB", taken, large, peak(t, daemon))
-			unblock()
-			w.ended(len(orders))
-			most := peak(t, daemon)
-			t.Logf("at most %d MiB", most)
-			assert.AtMost(t, most, mostMemory, "the daemon took MiB")
-			w.rest(daemon)
-		})
-	}
 }
 
 // Given orders of 60 goods, and somebody else who holds the row of one of them, when daemons consume them, then those
