@@ -157,13 +157,7 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 
 // Given a schema without the tables of stock, as a program with a handler of its own has it, then its messages are
 // explained all the same.
-func TestAMessageIsExplainedWhereNoStockIs(t *testing.T) {
-	s := migrated(t)
-	s.exec("DROP TABLE stock_reservation", "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
-		"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'b1', 1, 1, UTC_TIMESTAMP(6), "+
-		"UTC_TIMESTAMP(6))")
-	assert.Has(t, s.answers(exitDone, "success", "", "log", "explain", "b1"), "no table of them", "it says")
-}
+func TestAMessageIsExplainedWhereNoStockIs(t *testing.T) { played(t, "no-stock") }
 
 func TestALongListGoesOnWhereItEnded(t *testing.T) {
 	s := migrated(t)

@@ -77,98 +77,58 @@ func (s *shell) reconcileJSON(args ...string) (r curedReport, code int) {
 	return r, code
 }
 
-// prepareDisagreements makes letters and applied orders with a daemon, and then everything that can disagree by hand.
-func prepareDisagreements(t *testing.T, s *shell) {
-	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (9, 5, 0)")
-	var bodies strings.Builder
-	for _, order := range strings.Fields("applied-1 applied-2 applied-3 applied-4 no-row stale purged moved overdue " +
-		"claimed cut-off") {
-		if strings.HasPrefix(order, "applied") {
-			s.reserve(order, 1, 2)
-		}
-		bodies.WriteString(`{"order_sn":"` + order + "\"}\n")
-	}
-	s.run(bodies.String(), "publish", "--key-field", "order_sn")
-	stop := s.daemon()
-	s.eventually(7, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	stop()
-	s.script.Reset()
-	s.run("", "reconcile")
-
-	dead := rabbit.DeadQueue(s.queue)
-	letters := s.broker.GetAll(dead)
-	require.Is(t, len(letters), 7, "letters")
-	for _, d := range letters {
-		m := stack.Message{
-			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2, ContentType: d.ContentType,
-		}
-		switch d.MessageId {
-		case "no-row", "stale", "cut-off":
-			s.broker.Publish("", dead, m)
-		case "moved":
-			s.broker.Publish("", s.queue, m)
-		}
-	}
-	const longAgo = ", consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR"
-	s.exec("DELETE FROM consumer_log WHERE msg_key = 'no-row'",
-		"UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'stale'",
-		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 1, reason = NULL"+longAgo+" WHERE msg_key = 'overdue'",
-		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, owner = 'host/1/2/3/4'"+longAgo+
-			" WHERE msg_key = 'claimed'",
-		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1"+longAgo+" WHERE msg_key = 'cut-off'",
-		"DELETE FROM consumer_log WHERE msg_key = 'applied-1'",
-		"UPDATE stock_reservation SET status = 1, rollback_tag = NULL, rollback_key = NULL WHERE order_sn = 'applied-2'",
-		"UPDATE stock_reservation SET status = 1 WHERE order_sn = 'applied-3'",
-		"UPDATE stock_reservation SET status = 3 WHERE order_sn = 'applied-4'",
-		"ALTER TABLE stock DROP CONSTRAINT stock_never_oversold", "UPDATE stock SET amount = -5 WHERE sku_id = 9")
-}
-
 // Given a purged queue, a moved letter, and rows and reservations changed by hand, when reconcile looks, then it
 // finds each, and the command that it prints mends it.
 func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s := migrated(t)
-	prepareDisagreements(t, s)
-	// when it is looked at, each is found as what it is
-	assert.Is(t, s.run("", "reconcile"), exitFailed, "exit")
-	report, _ := s.reconcileJSON()
-	found := map[operator.FindingKind][]string{}
-	for _, f := range report.Findings {
-		found[f.Kind] = append(found[f.Kind], f.Key+f.Order)
-	}
-	for kind, want := range map[operator.FindingKind][]string{
-		operator.LetterWithoutRow: {"no-row"}, operator.StaleLetter: {"stale"}, operator.DeadWithoutLetter: {"moved",
-			"purged"},
-		operator.Overdue: {"claimed", "overdue"}, operator.InterruptedReplay: {"cut-off"},
-		operator.ReleasedWithoutSuccess: {"applied-1applied-1"}, operator.SuccessNotReleased: {"applied-2applied-2"},
-		operator.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, operator.NegativeStock: {""},
-	} {
-		assert.Equal(t, found[kind], want, "%s", kind)
-	}
-	// and when what it says is done, nothing is left
-	done := map[string]bool{}
-	for _, f := range report.Findings {
-		command := strings.Replace(f.Cure, "amount = …", "amount = 5", 1)
-		if args := words(t, command); !done[strings.Join(args, " ")] {
-			done[strings.Join(args, " ")] = true
-			s.paste(command)
-		}
-	}
-	assert.Is(t, s.run("", "reconcile"), exitFailed, "before a daemon has taken the repairs: exit")
-	stop := s.daemon()
-	s.eventually(0, "SELECT COUNT(*) FROM stock_reservation WHERE status = 1")
-	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
-	stop()
-	assert.Is(t, s.run("", "reconcile"), exitDone, "a second reconcile: exit")
-	s.run("", "log", "explain", "no-row")
-	s.run("", "log", "explain", "applied-1")
-	// the stock has each order's goods once more than it should only where somebody put the reservation back by hand
-	s.eventually(112, "SELECT amount FROM stock WHERE sku_id = 1")
-	// A done marker is a hint, which a slow Redis may not get in time.
-	script := regexp.MustCompile(`(lock +)done marker, for another [^\n]+`).ReplaceAllString(s.script.String(), "${1}free")
-	s.script.Reset()
-	s.script.WriteString(script)
-	s.golden("reconcile")
+	s.play("reconcile", map[string]func(){
+		"letters go astray": func() {
+			dead := rabbit.DeadQueue(s.queue)
+			letters := s.broker.GetAll(dead)
+			require.Is(t, len(letters), 7, "letters")
+			for _, d := range letters {
+				m := stack.Message{Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2,
+					ContentType: d.ContentType}
+				switch d.MessageId {
+				case "no-row", "stale", "cut-off":
+					s.broker.Publish("", dead, m)
+				case "moved":
+					s.broker.Publish("", s.queue, m)
+				}
+			}
+		},
+		"each is found as what it is, and what its command says is done": func() {
+			report, _ := s.reconcileJSON()
+			found := map[operator.FindingKind][]string{}
+			for _, f := range report.Findings {
+				found[f.Kind] = append(found[f.Kind], f.Key+f.Order)
+			}
+			for kind, want := range map[operator.FindingKind][]string{
+				operator.LetterWithoutRow: {"no-row"}, operator.StaleLetter: {"stale"}, operator.DeadWithoutLetter: {"moved",
+					"purged"},
+				operator.Overdue: {"claimed", "overdue"}, operator.InterruptedReplay: {"cut-off"},
+				operator.ReleasedWithoutSuccess: {"applied-1applied-1"}, operator.SuccessNotReleased: {"applied-2applied-2"},
+				operator.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, operator.NegativeStock: {""},
+			} {
+				assert.Equal(t, found[kind], want, "%s", kind)
+			}
+			// and when what it says is done, nothing is left
+			done := map[string]bool{}
+			for _, f := range report.Findings {
+				command := strings.Replace(f.Cure, "amount = …", "amount = 5", 1)
+				if args := words(t, command); !done[strings.Join(args, " ")] {
+					done[strings.Join(args, " ")] = true
+					s.paste(command)
+				}
+			}
+		},
+		"a slow Redis may not get a done marker in time": func() {
+			marker := regexp.MustCompile(`(lock +)done marker, for another [^\n]+`)
+			script := marker.ReplaceAllString(s.script.String(), "${1}free")
+			s.script.Reset()
+			s.script.WriteString(script)
+		},
+	})
 }
 
 func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
@@ -231,115 +191,30 @@ func (s *shell) selects(text string) (path string) {
 	return path
 }
 
-// orders makes cancelled orders.
-func (s *shell) orders(names ...string) {
-	s.t.Helper()
-	for _, name := range names {
-		ago := 1
-		if strings.HasPrefix(name, "old-") {
-			ago = 40 * 24
-		}
-		require.Get(s.db().ExecContext(s.t.Context(), "INSERT INTO orders (order_sn, cancelled_at) VALUES (?, "+
-			"UTC_TIMESTAMP(6) - INTERVAL ? HOUR)", name, ago))(s.t)
-	}
-}
-
-// prepareExpected makes orders whose messages are wherever a message can be.
-func prepareExpected(s *shell) {
-	s.exec("CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, order_sn VARCHAR(300) NOT NULL, "+
-		"status VARCHAR(20) NOT NULL DEFAULT 'cancelled', cancelled_at DATETIME(6) NULL)",
-		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
-	s.orders("paid", "late", "applied-1", "applied-2", "other-body", "dead", "discarded", "failed", "claimed", "waits",
-		"parked", "lost-1", "lost-2", "old-lost", "queued", "bad\nname")
-	s.exec("UPDATE orders SET status = 'paid' WHERE order_sn = 'paid'",
-		"UPDATE orders SET cancelled_at = UTC_TIMESTAMP(6) WHERE order_sn = 'late'")
-	for _, order := range []string{"applied-1", "applied-2", "other-body", "lost-1", "lost-2", "queued"} {
-		s.reserve(order, 1, 2)
-	}
-	publish := func(orders ...string) {
-		var bodies strings.Builder
-		for _, order := range orders {
-			fmt.Fprintf(&bodies, "{\"order_sn\":%q}\n", order)
-		}
-		s.quietly(bodies.String(), "publish", "--key-field", "order_sn")
-	}
-	publish("applied-1", "applied-2", "dead", "discarded", "failed", "claimed")
-	s.quietly(`{"order_sn":"other-body", "by":"hand"}`, "publish", "--key-field", "order_sn")
-	stop := s.daemon()
-	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	s.eventually(3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	stop()
-	s.quietly("", "dlq", "discard", "--key", "discarded", "--why", "a test order")
-	publish("queued")
-	s.exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 1, reason = NULL WHERE msg_key = 'failed'",
-		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, reason = NULL, owner = 'host/1/2/3/4' WHERE "+
-			"msg_key = 'claimed'",
-		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) VALUES ('stock.rollback', 'waits', "+
-			"'{\"order_sn\":\"waits\"}', UTC_TIMESTAMP(6) + INTERVAL 1 HOUR)",
-		"INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, parked_at, next_at, reason) VALUES ('stock.rollback', "+
-			"'parked', '{\"order_sn\":\"parked\"}', UTC_TIMESTAMP(6), '9999-12-31', 'no queue is bound')")
-	s.script.Reset()
-}
-
 // Given cancelled orders whose messages are wherever a message can be, and rows that a transaction has locked, when
 // reconcile is asked for what should have come, then it says of each where it is, and waits for nobody. What was lost
 // is put into the outbox once nothing speaks against it, and comes, once.
 func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	s := migrated(t, "ROLLBACKD_OUTBOX=on")
-	prepareExpected(s)
-	file := s.selects(cancelledOrders(t))
-
+	s.vars = append(s.vars, "$SELECT", s.selects(cancelledOrders(t)))
 	locked := require.Get(s.db().BeginTx(t.Context(), nil))(t)
-	for _, table := range []string{"orders", "consumer_log", "rollbackd_outbox"} {
-		rows := require.Get(locked.QueryContext(t.Context(), "SELECT 1 FROM "+table+" FOR UPDATE"))(t)
-		for rows.Next() {
-		}
-		require.OK(t, rows.Close())
-	}
-	assert.Is(t, s.run("", "reconcile", "--expected", file), exitFailed, "the first look: exit")
-	require.OK(t, locked.Rollback())
-
-	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed,
-		"while a message waits in the queue: exit")
-	s.works(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'queued' AND consumer_status = 1")
-	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitFailed, "while bodies differ: exit")
-	s.exec("DELETE FROM orders WHERE order_sn IN ('other-body', 'dead', 'parked', 'bad\\nname')")
-	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish", "--why", "a lost backup"), exitDone,
-		"when nothing speaks against it: exit")
-	s.eventually(2, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE 'lost-%'")
-	s.run("", "acts", "--kind", string(operator.KindExpected))
-
-	stop := s.daemon()
-	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'lost-%' AND consumer_status = 1")
-	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
-	stop()
-	assert.Is(t, s.run("", "reconcile", "--expected", file, "--publish"), exitDone, "when all have come: exit")
-	s.eventually(112, "SELECT amount FROM stock WHERE sku_id = 1")
-	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key <> 'parked'")
-	s.golden("expected")
+	s.play("expected", map[string]func(){
+		"a transaction has locked all rows": func() {
+			for _, table := range []string{"orders", "consumer_log", "rollbackd_outbox"} {
+				rows := require.Get(locked.QueryContext(t.Context(), "SELECT 1 FROM "+table+" FOR UPDATE"))(t)
+				for rows.Next() {
+				}
+				require.OK(t, rows.Close())
+			}
+		},
+		"it is over": func() { require.OK(t, locked.Rollback()) },
+	})
 }
 
 // Given orders whose messages were never seen in a schema without an outbox, then a look says so and what makes the
 // table, before it begins, when it is to publish; without that it needs none. Doctor says of the file what run would.
 func TestWhatShouldHaveComeCannotBePutWithoutAnOutbox(t *testing.T) {
-	s := migrated(t)
-	s.exec("CREATE TABLE orders (id BIGINT PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
-	text := "SELECT 't' AS msg_tag, id AS msg_key, '{}' AS body, NULL AS created_at, id AS after FROM orders " +
-		"WHERE id > :after ORDER BY id LIMIT :limit"
-	file := s.selects(text)
-	look := []string{"reconcile", "--expected", file}
-	assert.Has(t, s.answers(exitFailed, "messages that did not come: 1", "", look...), "not_seen", "it finds")
-	said := s.answers(exitFailed, "nothing was put into the outbox: outbox, whose table `rollbackd migrate --outbox` "+
-		"makes: ", "", append(look, "--publish")...)
-	assert.Is(t, strings.Contains(said, "not_seen"), false, "it has looked")
-	for _, test := range []struct{ file, says string }{
-		{file, "no ROLLBACKD_EXPECTED_FILE"},
-		{file + ".none", "fail ROLLBACKD_EXPECTED_FILE = no such file → mend the file"},
-		{s.selects("DELETE FROM orders"), "fail ROLLBACKD_EXPECTED_FILE = must hold one SELECT"},
-		{s.selects("SELECT 1"), "fail ROLLBACKD_EXPECTED_FILE = :after, :limit"},
-	} {
-		s.says(test.says, "ROLLBACKD_EXPECTED_FILE="+test.file)
-	}
+	played(t, "expected-without-outbox")
 }
 
 // Given more orders than one piece has, with keys of numbers and of texts, then each is seen once; and a SELECT that
