@@ -5,9 +5,6 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -145,8 +142,7 @@ func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
 	w.judge(oracle.Allowance{})
 }
 
-// Given a daemon with a token, then its profiles are for who has it; without one, for this machine; and what comes is a
-// profile that go tool pprof reads.
+// Given a daemon with a token, then its profiles are for who has it; without one, for this machine.
 func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 	t.Parallel()
 	for set, statuses := range map[string]map[string]int{
@@ -162,13 +158,6 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 				is(w, page+" for "+sent, r.status, want)
 				if want != http.StatusOK && bytes.Contains(r.text, []byte("goroutine")) {
 					t.Errorf("%s tells of the process all the same", page)
-				}
-				if page == "heap" && want == http.StatusOK {
-					path := filepath.Join(t.TempDir(), "heap")
-					require.OK(t, os.WriteFile(path, r.text, 0o600))
-					if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", path).CombinedOutput(); err != nil {
-						t.Errorf("go tool pprof: %v\n%s", err, out)
-					}
 				}
 			}
 		}

@@ -163,21 +163,6 @@ func TestAQueueThatIsTakenAsItIsIsConsumed(t *testing.T) {
 	}
 }
 
-// Given a classic queue, when a daemon shall take it as it is, then it ends and says what to do instead, and the
-// messages stay.
-func TestAClassicQueueIsNotTakenAsItIs(t *testing.T) {
-	w := emptyWorld(t, "TOPOLOGY", "check")
-	queue := w.env["QUEUE"]
-	w.broker.DeclareQueue(queue, nil)
-	w.migrate()
-	w.publish(oracle.Sent{Publishing: rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: "m"}}})
-	w.exits(w.start(), 1, time.Minute)
-	if log := w.logs.String(); !strings.Contains(log, "is a classic queue") || !strings.Contains(log, "rollbackd move") {
-		t.Errorf("it said %s", log)
-	}
-	w.eventually("its message is there", func() bool { return w.broker.Depth(queue) == 1 })
-}
-
 // upgradeEnv asks for the test of two builds, whose older one is compiled for it: make test-upgrade.
 const upgradeEnv = "ROLLBACKD_TEST_UPGRADE"
 
