@@ -95,9 +95,9 @@ mutants: deps
 	@scripts/mutants.sh
 
 # Bad messages and bad settings, end to end and one by one; docs/tried.md says which test holds what.
-BAD_MESSAGES = BadMessages|DecodeRefuses|WhatNobodyCanRead|KeyComesFrom|TagIs|Forged|CopyKeeps|HugeProp|HeadersThatFill|DifferInAnyByte|DifferInOneByte|UnusableKey
+BAD_MESSAGES = BadMessages|DecodeReads|WhatNobodyCanRead|KeyComesFrom|TagIs|Forged|CopyKeeps|HugeProp|HeadersThatFill|FastPathMeeting|DifferInOneByte
 BAD_MESSAGES := $(BAD_MESSAGES)|Unreadable|BlamesWhatCannot|EachWayOfAnOrder|AnotherBody|FiveCopiesAtOnce
-BAD_SETTINGS = BadValue|NothingSet|UnknownName|GivesNoValue|KeySourcesAre|CheckSchemaRefuses|SchemaThatWasNever|SaysWhichArgument
+BAD_SETTINGS = WhatLoadSays|GivesNoValue|KeySourcesAre|CheckSchemaRefuses|SchemaThatWasNever|SaysWhichArgument
 FUZZ = ./internal/wire:FuzzIdentify ./internal/wire:FuzzParseKeySources ./internal/wire:FuzzReadHeaders \
 	./internal/strictjson:FuzzScanner ./internal/handler/stock:FuzzDecode ./internal/handler/sql:FuzzParse ./internal/config:FuzzPasswordIsNeverShown ./internal/rabbit:FuzzWalker ./internal/rabbit:FuzzShedder
 FUZZ_TIME ?= 10s
