@@ -172,8 +172,8 @@ func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 }
 
 // Given a handler that sorts the batch which it was given, as one does to lock rows in order, and then blames some of
-// it, whether what it wrote is to be undone or not, also in a Mux, then these fail and each of the others has its effect
-// once and pays no attempt.
+// it, whether what it wrote is to be undone or not, also in a Mux, then these fail and each of the others has its
+// effect once and pays no attempt.
 func TestAHandlerMaySortItsBatch(t *testing.T) {
 	type ending func(*gorm.DB, []consumer.Message, func(consumer.Message) error) error
 	sorting := func(w *world, end ending) consumer.Handler {
