@@ -93,6 +93,11 @@ func named[T any](cases ...T) map[string]T {
 func newWorldOn(t *testing.T, own servers) *world {
 	t.Helper()
 	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: time.Minute}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the engines:\n%s", w.logs)
+		}
+	})
 	if own.rabbit != nil {
 		w.broker = own.rabbit.Broker(t)
 	} else {
@@ -195,12 +200,7 @@ func (w *world) run(c interface {
 func (w *world) start() *running {
 	w.t.Helper()
 	r := w.launch()
-	w.t.Cleanup(func() {
-		is(w, "Run", r.drained(), nil)
-		if w.t.Failed() {
-			w.t.Logf("log of the engine:\n%s", w.logs)
-		}
-	})
+	w.t.Cleanup(func() { is(w, "Run", r.drained(), nil) })
 	return r
 }
 
@@ -538,7 +538,7 @@ func (w *world) wantRow(key string, want wanted) {
 		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says, want.Alone || got.Alone,
 	}
 	if got != all || !strings.Contains(row.Remark, want.Says) {
-		w.t.Errorf("the row of %s: %+v, want %+v", key, row, want)
+		w.t.Errorf("the row of %s: %+v, want %+v", key, got, want)
 	}
 }
 
