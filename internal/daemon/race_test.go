@@ -397,6 +397,7 @@ func (c *course) look() (waits bool) {
 		c.consumer: func() bool { return !c.published || c.ended() },
 	}
 	var ready []*gate
+	same := 0 // looks: a statement that has just begun and a wait that has just ended add up for a moment
 	c.wait("everybody stands, rests or waits", func() bool {
 		inside, all := 0, true
 		ready = nil
@@ -412,8 +413,12 @@ func (c *course) look() (waits bool) {
 				all = all && rests[g]()
 			}
 		})
-		waits = inside > 0
-		return all && inside == c.waiting()
+		if waits = inside > 0; !all || inside != c.waiting() {
+			same = 0
+			return false
+		}
+		same++
+		return same == 2
 	})
 	at, _ := c.payment.look()
 	apart := map[*gate]bool{
