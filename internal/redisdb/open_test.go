@@ -2,7 +2,6 @@ package redisdb
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,25 +19,17 @@ import (
 // password. -update rewrites that.
 func TestOpenTakesTheModeFromTheURLAndRefusesWithoutShowingThePassword(t *testing.T) {
 	t.Parallel()
-	const path = "testdata/urls.txt"
-	var got strings.Builder
-	for line := range strings.Lines(string(require.Get(os.ReadFile(path))(t))) {
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		raw := strings.TrimSpace(line)
+	golden.Says(t, "testdata/urls.txt", func(raw string) string {
 		client, err := Open(raw, Options{})
 		if err != nil {
-			assert.That(t, !strings.Contains(err.Error(), "cret"), "%s: %v", line, err)
-			fmt.Fprintf(&got, "%s\t%v\n", line, err)
-			continue
+			assert.That(t, !strings.Contains(err.Error(), "cret"), "%s: %v", raw, err)
+			return err.Error()
 		}
-		p := require.Get(parseURL(raw))(t)
-		fmt.Fprintf(&got, "%s\t%T TLS %v, %q %q at %v/%d, cluster %v, master %q of %q %q\n", line, client, p.tls, p.Username,
-			p.Password, p.Addrs, p.DB, p.IsClusterMode, p.MasterName, p.SentinelUsername, p.SentinelPassword)
 		assert.OK(t, client.Close())
-	}
-	golden.Is(t, path, got.String())
+		p := require.Get(parseURL(raw))(t)
+		return fmt.Sprintf("%T TLS %v, %q %q at %v/%d, cluster %v, master %q of %q %q", client, p.tls, p.Username,
+			p.Password, p.Addrs, p.DB, p.IsClusterMode, p.MasterName, p.SentinelUsername, p.SentinelPassword)
+	})
 }
 
 func TestOpenBoundsEveryStep(t *testing.T) {

@@ -192,8 +192,8 @@ func (w *world) untilDone(h consumer.Handler, bodies []string, exact bool) (said
 			continue
 		}
 		failing++
-		by, ok := blamedOf(err)
-		if !ok {
+		by := blamed(w.t, err)
+		if len(by) == 0 {
 			half := len(msgs) / 2
 			groups = append([][]consumer.Message{msgs[:half:half], msgs[half:]}, groups...)
 			continue

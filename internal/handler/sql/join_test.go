@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 )
 
 // Given a table whose CHECK is a bound, or another condition, when two messages add to one row, then they are added up
@@ -69,7 +70,7 @@ CREATE TABLE child (
 CREATE TABLE watched (id INT PRIMARY KEY, amount INT) ENGINE=InnoDB;
 CREATE TRIGGER watch AFTER UPDATE ON watched FOR EACH ROW INSERT INTO other VALUES (NEW.id, 1);
 CREATE VIEW seen AS SELECT * FROM goods`)
-	says(t, "testdata/joined.txt", func(text string) string {
+	golden.Says(t, "testdata/joined.txt", func(text string) string {
 		f := w.parse(text)
 		assert.Is(t, len(f.Unjoined()) == 0, f.Joined(), "nothing says why it is not joined: %s", text)
 		return map[bool]string{true: "joined", false: "not joined"}[f.Joined()]

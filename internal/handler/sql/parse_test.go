@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -14,7 +15,7 @@ const good = "UPDATE t SET n = n + :n WHERE id = :id;"
 // it goes wrong: testdata/refused.txt has the files.
 func TestParseRefusesWithLineAndColumn(t *testing.T) {
 	t.Parallel()
-	says(t, "testdata/refused.txt", func(text string) string {
+	golden.Says(t, "testdata/refused.txt", func(text string) string {
 		_, err := Parse("f.sql", text)
 		bad, ok := errors.AsType[*Error](err)
 		if !ok {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestAQueryIsOneSelectWithItsParameters(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "q.sql")
-	says(t, "testdata/queries.txt", func(text string) string {
+	golden.Says(t, "testdata/queries.txt", func(text string) string {
 		require.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		query, places, err := LoadQuery(path, "after", "limit")
 		if err != nil {

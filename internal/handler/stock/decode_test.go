@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/strictjson"
@@ -21,30 +18,16 @@ const documented = `{"order_sn":"20261121-0001","reason":"payment_timeout","item
 // Each message of testdata/decode.txt is read, or refused for its own reason, in words for the person who finds it
 // among the dead letters: these stand below it. -update rewrites them.
 func TestDecodeReadsMessagesAndRefusesBadOnes(t *testing.T) {
-	const path = "testdata/decode.txt"
-	var got strings.Builder
-	for line := range strings.Lines(string(require.Get(os.ReadFile(path))(t))) {
-		if strings.HasPrefix(line, "\t") {
-			continue
+	golden.Says(t, "testdata/decode.txt", func(text string) string {
+		switch r, err := decode([]byte(text)); {
+		case err != nil:
+			return "refused: " + err.Error()
+		case r.Items == nil:
+			return fmt.Sprintf("order %q, whatever is reserved", r.OrderSN)
+		default:
+			return fmt.Sprintf("order %q, %v", r.OrderSN, r.Items)
 		}
-		got.WriteString(line)
-		if !strings.HasPrefix(line, "#") {
-			r, err := decode([]byte(require.Get(strconv.Unquote(strings.TrimSpace(line)))(t)))
-			fmt.Fprintf(&got, "\t%s\n", decoded(r, err))
-		}
-	}
-	golden.Is(t, path, got.String())
-}
-
-// decoded is what became of a message, as text.
-func decoded(r stock.Request, err error) string {
-	if err != nil {
-		return "refused: " + err.Error()
-	}
-	if r.Items == nil {
-		return fmt.Sprintf("order %q, whatever is reserved", r.OrderSN)
-	}
-	return fmt.Sprintf("order %q, %v", r.OrderSN, r.Items)
+	})
 }
 
 func TestDecodeReadsTheLargestMessage(t *testing.T) {
