@@ -19,44 +19,23 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// A call of more items than one statement takes inserts rows of its own before it meets those of an earlier call.
-func TestReserveTakesNothingForFree(t *testing.T) {
-	w := newWorld(t)
-	var items []stock.Item
-	values := ""
-	for sku := range int64(1000) {
-		items = append(items, item(sku+1, 1))
-		values += fmt.Sprintf(", (%d, 10, 0)", sku+1)
-	}
-	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES " + values[2:])
-	require.OK(t, w.reserve("a", items[900:]...))
-	assert.Error(t, w.reserve("a", items...), stock.ErrQuantity, "error")
-	require.OK(t, w.rollback(stock.Options{}, message("a", "k")))
-	w.wantAll(10, 1, 1000)
-}
-
 func TestErrorsOfTheDatabasePassThrough(t *testing.T) {
 	w := newWorld(t)
 	w.exec("DROP TABLE stock_reservation")
-	acts := map[string]func(tx *gorm.DB) error{
-		"Reserve": func(tx *gorm.DB) error { return stock.Reserve(t.Context(), tx, "a", manyItems(1)) },
-		"Confirm": func(tx *gorm.DB) error { return stock.Confirm(t.Context(), tx, "a") },
-		"Rollback": func(tx *gorm.DB) error {
-			return stock.Rollback(t.Context(), tx, []stock.Request{message("a", "k")}, refuse)
-		},
+	for name, err := range map[string]error{
+		"Reserve": w.reserve("a", item(1, 1)), "Confirm": w.confirm("a"), "Rollback": w.rollback(refuse, message("a", "k")),
+	} {
+		assert.Is(t, mysqlNumber(err), 1146, "%s without its table: error", name)
 	}
-	for name, act := range acts {
-		assert.Is(t, mysqlNumber(w.tx(act)), 1146, "%s without its table: error", name)
-	}
+	assert.OK(t, w.rollback(refuse), "a Rollback of nothing:")
 }
 
 func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
-	w := newWorld(t)
-	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (2, 100, 0)")
+	w := newWorld(t, 1, 2)
+	var want []string
 	for i := range 10 {
-		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES (?, 1, 2, 1, "+
-			"UTC_TIMESTAMP(6)), (?, 2, 3, 1, UTC_TIMESTAMP(6))",
-			fmt.Sprint("A-", i), fmt.Sprint("A-", i))
+		require.OK(t, w.reserve(fmt.Sprint("A-", i), item(1, 2), item(2, 3)))
+		want = append(want, fmt.Sprintf("A-%d 1 %v", i, i == 4), fmt.Sprintf("A-%d 2 %v", i, i == 4))
 	}
 	require.OK(t, w.rollback(stock.Options{}, stock.Request{OrderSN: "A-4", Tag: "t", Key: "k"}))
 	of, err := stock.ReservationsOf(t.Context(), w.g, "A-4")
@@ -66,23 +45,15 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 		r.Named && time.Since(r.UpdatedAt).Abs() <= time.Minute && r.Age.Abs() <= time.Minute, "the second row is %+v", r)
 	for _, limit := range []int{1, 3, 20, 100} {
 		var last stock.Reservation
-		seen, named := 0, 0
-		for {
+		var got []string
+		for n := limit; n == limit; {
 			page := require.Get(stock.Reservations(t.Context(), w.g, last, limit))(t)
-			for _, r := range page {
-				assert.That(t, last.OrderSN <= r.OrderSN && (last.OrderSN != r.OrderSN || last.SKU < r.SKU),
-					"limit %d: %v after %v", limit, r, last)
-				last = r
-				if r.Named {
-					named++
-				}
+			for _, last = range page {
+				got = append(got, fmt.Sprintf("%s %d %v", last.OrderSN, last.SKU, last.Named))
 			}
-			seen += len(page)
-			if len(page) < limit {
-				break
-			}
+			n = len(page)
 		}
-		assert.That(t, seen == 20 && named == 2, "limit %d: %d rows, %d with a name; want 20, 2", limit, seen, named)
+		assert.Equal(t, got, want, "by pages of %d", limit)
 	}
 	below, err := stock.Negative(t.Context(), w.g, 10)
 	assert.That(t, err == nil && len(below) == 0, "amounts below 0: %v, %v; want none", below, err)
@@ -97,24 +68,23 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 func TestStatementsUseThePrimaryKey(t *testing.T) {
 	t.Parallel()
 	for _, rows := range []int{0, 5000} {
-		for _, single := range []int{1, 2, 500} { // requests that leave a row of their order reserved
+		// requests that leave a row of their order reserved, and how many statements the rollback takes
+		for single, ofRollback := range map[int]int{1: 7, 2: 7, 500: 6} {
 			t.Run(fmt.Sprintf("%d other rows, %d row by row", rows, single), func(t *testing.T) {
-				testPrimaryKey(t, rows, single)
+				testPrimaryKey(t, rows, single, ofRollback)
 			})
 		}
 	}
 }
 
-func testPrimaryKey(t *testing.T, rows, single int) {
+func testPrimaryKey(t *testing.T, rows, single, ofRollback int) {
 	w := newWorld(t)
 	requests := make([]stock.Request, 500)
 	for i := range requests {
 		requests[i] = message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)+1, 1),
 			item(int64(i)+501, 2))
 	}
-	for sku := range int64(1000) {
-		w.goods(10, sku+1)
-	}
+	w.goods(10, skus(1000)...)
 	fill(w, requests)
 	fill(w, unrelated(rows))
 	late := requests[1].Items
@@ -122,70 +92,31 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 		requests[i].Items = requests[i].Items[:1]
 	}
 	requests = append(requests, message("late", "late"))
-	statements := w.statements(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, requests, refuse) })
-	statements = append(statements, w.statements(func(tx *gorm.DB) error {
-		return stock.Reserve(t.Context(), tx, "new", late)
-	})...)
-	statements = append(statements, w.statements(func(tx *gorm.DB) error {
-		return stock.Confirm(t.Context(), tx, "new")
-	})...)
+	var statements []string
+	look := func(f func(tx *gorm.DB) error) {
+		t.Helper()
+		require.OK(t, w.hook(func(statement string) { statements = append(statements, statement) }, f))
+	}
+	look(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, requests, refuse) })
+	assert.Is(t, len(statements), ofRollback, "statements: %.60q", statements)
+	look(func(tx *gorm.DB) error { return stock.Reserve(t.Context(), tx, "new", late) })
+	look(func(tx *gorm.DB) error { return stock.Confirm(t.Context(), tx, "new") })
 	require.OK(t, w.reserve("last", late...))
-	statements = append(statements, w.statements(func(tx *gorm.DB) error {
+	look(func(tx *gorm.DB) error {
 		return stock.Rollback(t.Context(), tx, []stock.Request{message("last", "last", late...)}, refuse)
-	})...)
-	explained := 0
+	})
+	assert.Is(t, len(statements), ofRollback+9, "statements: %.80q", statements)
 	for _, statement := range statements {
 		if strings.HasPrefix(statement, "INSERT") {
 			continue
 		}
-		explained++
-		if kind, key := w.explain(statement); kind != "range" && kind != "ref" && kind != "const" || key != "PRIMARY" {
-			t.Errorf("access %s by key %q: %.120s … %s", kind, key, statement, statement[max(0, len(statement)-200):])
+		for _, of := range stack.RowsOf(t, w.db, stack.Explain+statement) {
+			kind, key := of["type"], of["key"]
+			if kind != "range" && kind != "ref" && kind != "const" || key != "PRIMARY" {
+				t.Errorf("access %s by key %q: %.120s … %s", kind, key, statement, statement[max(0, len(statement)-200):])
+			}
 		}
 	}
-	assert.AtLeast(t, explained, 12, "statements explained: %.80q", statements)
-}
-
-// An ordinary batch of 500 messages costs three statements.
-func TestRollbackTakesThreeStatements(t *testing.T) {
-	w := newWorld(t)
-	w.goods(1, 1, 2, 3)
-	var requests []stock.Request
-	for i := range 500 {
-		requests = append(requests, message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)%3+1, 1),
-			item(int64(i+1)%3+1, 2)))
-	}
-	fill(w, requests)
-	statements := w.statements(func(tx *gorm.DB) error {
-		return stock.Rollback(t.Context(), tx, requests, stock.Options{})
-	})
-	require.Is(t, len(statements), 3, "statements: %.60q", statements)
-	for i, begins := range []string{"SELECT", "UPDATE stock_reservation", "UPDATE stock FORCE"} {
-		if !strings.HasPrefix(statements[i], begins) {
-			t.Errorf("statement %d is %.60s, want %s", i, statements[i], begins)
-		}
-	}
-}
-
-// statements are those that f runs in a transaction, which is committed.
-func (w *world) statements(f func(tx *gorm.DB) error) []string {
-	w.t.Helper()
-	var all []string
-	require.OK(w.t, w.tx(func(tx *gorm.DB) error {
-		bound := tx.Session(&gorm.Session{NewDB: true, Context: w.t.Context()})
-		bound.Statement.ConnPool = hooked{tx.Statement.ConnPool, func(statement string) { all = append(all, statement) }}
-		return f(bound)
-	}))
-	return all
-}
-
-// explain gives the kind of access and the key of a statement on one table.
-func (w *world) explain(statement string) (kind, key string) {
-	w.t.Helper()
-	for _, row := range stack.RowsOf(w.t, w.db, stack.Explain+statement) {
-		kind, key = kind+row["type"], key+row["key"]
-	}
-	return kind, key
 }
 
 var (
@@ -216,13 +147,7 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 					return "?"
 				})
 				if strings.HasPrefix(text, "SELECT") {
-					rows, err := tx.Statement.ConnPool.QueryContext(t.Context(), text, args...)
-					if err != nil {
-						return err
-					}
-					if err := rows.Close(); err != nil {
-						return err
-					}
+					stack.RowsOf(t, tx.Statement.ConnPool, text, args...)
 					continue
 				}
 				res, err := tx.Statement.ConnPool.ExecContext(t.Context(), text, args...)
@@ -304,17 +229,12 @@ func TestGoodsAreNeitherMadeNorLost(t *testing.T) {
 			if after := w.state(); err != nil && after != before {
 				rt.Fatalf("failed with %v and changed\n%s to\n%s", err, before, after)
 			}
-			require.Is(rt, w.held(), "20,20,20", "on stock, reserved and deducted are")
+			const held = `SELECT GROUP_CONCAT(s.amount + COALESCE((SELECT SUM(r.quantity)
+				FROM stock_reservation r WHERE r.sku_id = s.sku_id AND r.status IN (1, 3)), 0)) FROM stock s`
+			require.Is(rt, stack.One[string](t, w.db, held), "20,20,20", "on stock, reserved and deducted are")
 		}
 	})
 	assert.That(t, run != 0, "nothing was tried")
-}
-
-// held are the sums of amount, reserved and deducted of the skus.
-func (w *world) held() string {
-	w.t.Helper()
-	return stack.One[string](w.t, w.db, `SELECT GROUP_CONCAT(s.amount + COALESCE((SELECT SUM(r.quantity)
-		FROM stock_reservation r WHERE r.sku_id = s.sku_id AND r.status IN (1, 3)), 0)) FROM stock s`)
 }
 
 // state is everything in both tables as text.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -28,66 +27,61 @@ func withStock() dedup.MigrateOptions {
 }
 
 // schema is all that the server tells of the tables, and the versions without their time.
-func schema(t *testing.T, db *gorm.DB) map[string]string {
-	t.Helper()
-	var names []string
-	const list = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
-	require.OK(t, db.WithContext(t.Context()).Raw(list).Scan(&names).Error)
-	all := map[string]string{}
-	for _, name := range names {
-		shown := map[string]any{}
-		require.OK(t, db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `"+name+"`").Scan(&shown).Error)
-		all[name] = fmt.Sprint(shown["Create Table"], shown["Create View"])
+func (w *world) schema() map[string]string {
+	w.t.Helper()
+	all := map[string]string{"versions": strings.Join(w.versions("CONCAT_WS(' ', set_name, version, oldest)"), "\n")}
+	for _, table := range stack.RowsOf(w.t, w.db, "SELECT table_name AS name FROM information_schema.tables WHERE "+
+		"table_schema = DATABASE()") {
+		shown := stack.RowsOf(w.t, w.db, "SHOW CREATE TABLE `"+table["name"]+"`")[0]
+		all[table["name"]] = shown["Create Table"] + shown["Create View"]
 	}
-	all["versions"] = versions(t, db, "CONCAT_WS(' ', set_name, version, oldest)")
 	return all
 }
 
-func versions(t *testing.T, db *gorm.DB, what string) string {
-	t.Helper()
-	var rows []string
-	text := "SELECT " + what + " FROM rollbackd_schema ORDER BY set_name, version"
-	require.OK(t, db.WithContext(t.Context()).Raw(text).Scan(&rows).Error)
-	return strings.Join(rows, "\n")
+// versions are sorted.
+func (w *world) versions(what string) (all []string) {
+	w.t.Helper()
+	for _, row := range stack.RowsOf(w.t, w.db, "SELECT "+what+" AS v FROM rollbackd_schema") {
+		all = append(all, row["v"])
+	}
+	slices.Sort(all)
+	return all
 }
 
 // The log's package made the tables of stock once. A database of that time is this program's too: what is applied is
 // known, what is left is applied, and a new one is made like it, down to the version table.
 func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
-	old := newEmptyWorld(t).g
-	stack.Script(t, require.Get(old.DB())(t), former)
+	old := newEmptyWorld(t)
+	stack.Script(t, old.db, former)
 	const ofFormer = "CONCAT_WS(' ', set_name, version, oldest, " +
 		"IF(set_name = 'stock' AND version > 1 OR set_name LIKE 'log:%' AND version > 3, '', applied_at))"
-	applied := versions(t, old, ofFormer)
+	want := old.versions(ofFormer)
 
-	steps, err := dedup.MigrationStatus(t.Context(), old, withStock())
+	steps, err := dedup.MigrationStatus(t.Context(), old.g, withStock())
 	require.That(t, err == nil && len(steps) == 8, "status: %d steps, %v, want 8", len(steps), err)
 	for i, want := range []string{"log/0004_desk.sql false", "log/0005_due.sql false", "log/0006_minute.sql false",
 		"stock/0001_stock.sql true", "stock/0002_room.sql false"} {
 		s := steps[3+i]
 		assert.That(t, fmt.Sprint(s.Set, "/", s.Name, " ", s.Applied) == want, "step %d is %+v, want %s", 3+i, s, want)
 	}
-	require.OK(t, dedup.Migrate(t.Context(), old, withStock()))
-	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nlog:consumer_log 5 1 \nlog:consumer_log 6 1 \n"+
-		"stock 2 1 ", "\n")
+	old.migrate()
+	want = append(want, "log:consumer_log 4 1 ", "log:consumer_log 5 1 ", "log:consumer_log 6 1 ", "stock 2 1 ")
 	slices.Sort(want)
-	if got := strings.Split(versions(t, old, ofFormer), "\n"); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
-		t.Errorf("the versions are\n%q\nthey were\n%s", got, applied)
-	}
+	assert.Equal(t, old.versions(ofFormer), want, "versions")
 
-	fresh := newEmptyWorld(t).g
-	require.OK(t, dedup.Migrate(t.Context(), fresh, withStock()))
-	d := cmp.Diff(schema(t, old), schema(t, fresh))
+	fresh := newEmptyWorld(t)
+	fresh.migrate()
+	d := cmp.Diff(old.schema(), fresh.schema())
 	assert.That(t, d == "", "a new schema differs from one of the former program (-former +new):\n%s", d)
 }
 
 // A migration that dies between a step and the note that it is applied runs the step again.
 func TestEveryStepMayBeRepeated(t *testing.T) {
 	w := newWorld(t)
-	before := schema(t, w.g)
+	before := w.schema()
 	w.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version > 0")
 	w.migrate()
-	d := cmp.Diff(before, schema(t, w.g))
+	d := cmp.Diff(before, w.schema())
 	assert.That(t, d == "", "the second time changed the schema (-before +after):\n%s", d)
 }
 
@@ -148,46 +142,24 @@ func (w *world) formerlyReserve(order string) {
 
 // formerlyRollback gives back what the order still has reserved, as the last release did, and says how many rows that
 // were.
-func (w *world) formerlyRollback(order, key string) (released int, err error) {
-	err = again(func() error {
-		return w.tx(func(tx *gorm.DB) error {
-			pool := tx.Statement.ConnPool
-			rows, err := pool.QueryContext(w.t.Context(), formerLook, []byte(order))
-			if err != nil {
-				return err
-			}
-			var reserved []int64
-			for rows.Next() {
-				var sn string
-				var sku, quantity, status int64
-				if err := rows.Scan(&sn, &sku, &quantity, &status); err != nil {
-					return err
-				}
-				if status == 1 {
-					reserved = append(reserved, sku)
-				}
-			}
-			if err := rows.Close(); err != nil || len(reserved) == 0 {
-				return err
-			}
-			res, err := pool.ExecContext(w.t.Context(), formerRelease, "stock.rollback", key, []byte(order))
-			if err != nil {
-				return err
-			}
-			n, err := res.RowsAffected()
-			if err != nil || int(n) != len(reserved) {
-				return fmt.Errorf("%d rows changed, want %d: %w", n, len(reserved), err)
-			}
-			for _, sku := range reserved {
-				if _, err := pool.ExecContext(w.t.Context(), formerRestock, 1, sku); err != nil {
-					return err
-				}
-			}
-			released = int(n)
-			return nil
-		})
-	})
-	return released, err
+func (w *world) formerlyRollback(order, key string) (released int64) {
+	w.t.Helper()
+	tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
+	var skus []string
+	for _, r := range stack.RowsOf(w.t, tx, formerLook, []byte(order)) {
+		if r["status"] == "1" {
+			skus = append(skus, r["sku_id"])
+		}
+	}
+	if len(skus) > 0 {
+		res := require.Get(tx.ExecContext(w.t.Context(), formerRelease, "stock.rollback", key, []byte(order)))(w.t)
+		released = require.Get(res.RowsAffected())(w.t)
+	}
+	for _, sku := range skus {
+		stack.Exec(w.t, tx, formerRestock, 1, sku)
+	}
+	require.OK(w.t, tx.Commit())
+	return released
 }
 
 // formerlyWho is what the last release's explain and reconcile read of an order, as text.
@@ -209,8 +181,7 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 	for _, order := range before {
 		w.formerlyReserve(order)
 	}
-	n := require.Get(w.formerlyRollback(before[2], "k"))(t)
-	require.Is(t, n, 2, "rows released before the migration")
+	require.Is(t, w.formerlyRollback(before[2], "k"), 2, "rows released before the migration")
 	w.migrate()
 	after := []string{"former's, released by the former", "former's, released by this one",
 		"this one's, released by the former", "this one's, released by this one"}
@@ -221,21 +192,19 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 
 	for _, order := range append(before, after...) {
 		if strings.HasSuffix(order, "by the former") {
-			n := require.Get(w.formerlyRollback(order, "k"))(t)
-			assert.Is(t, n, 2, "%s: rows released", order)
+			assert.Is(t, w.formerlyRollback(order, "k"), 2, "%s: rows released", order)
 		} else {
 			require.OK(t, w.rollback(stock.Options{}, message(order, "k")))
 		}
 		require.OK(t, w.rollback(stock.Options{}, message(order, "again", item(1, 1), item(2, 1))))
-		assert.Is(t, require.Get(w.formerlyRollback(order, "again"))(t), 0, "%s: the former released again", order)
+		assert.Is(t, w.formerlyRollback(order, "again"), 0, "%s: the former released again", order)
 		w.wantReservations(order, "1×1 released stock.rollback/k, 2×1 released stock.rollback/k")
 		assert.Is(t, w.formerlyWho(order), "1×1 2 stock.rollback/k, 2×1 2 stock.rollback/k", "%s: the former reads", order)
 		found, err := stock.ReservationsOf(t.Context(), w.g, order)
 		assert.That(t, err == nil && len(found) == 2 && found[0].Named && found[0].Key == "k" &&
 			found[1].Tag == "stock.rollback", "%s: this one reads %+v, %v", order, found, err)
 	}
-	w.wantAll(100, 1, 2)
-	w.wantReleases(2 * 7)
+	w.play("left 100 100", "released 14")
 }
 
 func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {

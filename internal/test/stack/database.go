@@ -103,6 +103,10 @@ type asked interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+type queried interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // One is the one value that a query answers, also at the end of the test.
 func One[T any](t testing.TB, db asked, query string, args ...any) (v T) {
 	t.Helper()

@@ -58,8 +58,8 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 	return all
 }
 
-// RowsOf are the rows that a query finds, each by the names of its columns.
-func RowsOf(t testing.TB, db *sql.DB, query string, args ...any) (all []map[string]string) {
+// RowsOf are the rows that a query of a pool, a connection or a transaction finds, each by the names of its columns.
+func RowsOf(t testing.TB, db queried, query string, args ...any) (all []map[string]string) {
 	t.Helper()
 	rows := require.Get(db.QueryContext(t.Context(), query, args...))(t)
 	defer rows.Close()
