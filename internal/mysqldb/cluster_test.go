@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,13 +117,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 	locker := require.Get(asItIs.Conn(t.Context()))(t)
 	defer locker.Close()
 	stack.Exec(t, locker, "FLUSH TABLES WITH READ LOCK")
-	unlocked := false
-	unlock := func() {
-		if !unlocked {
-			stack.Exec(t, locker, "UNLOCK TABLES")
-			unlocked = true
-		}
-	}
+	unlock := sync.OnceFunc(func() { stack.Exec(t, locker, "UNLOCK TABLES") })
 	defer unlock()
 	w.exec("UPDATE goods SET n = 7 WHERE id = 1")
 	require.Is(t, stack.Number(t, asItIs, query), 0, "n on the node, which does not lag")

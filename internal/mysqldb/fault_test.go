@@ -1,12 +1,10 @@
 package mysqldb
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -26,6 +24,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -152,63 +151,6 @@ func TestErrorsAreKnownByNumberAndWord(t *testing.T) {
 	}
 }
 
-func wantAway(t *testing.T, what string, err error) {
-	t.Helper()
-	assert.Is(t, Classify(err), FaultUnavailable, "%s: %v", what, err)
-}
-
-// Faults that concern a whole server need one of the test's own.
-func TestClassifyFaultsOfAWholeServer(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnMySQL(t)
-	w := newWorldOn(t, server.Database(t))
-	w.exec("SET GLOBAL max_connections = 10")
-	many := openPool(t, w.dsn, Options{MaxOpen: 40})
-	var err error
-	for held := 0; err == nil && held < 40; held++ {
-		var conn *sql.Conn
-		if conn, err = many.Conn(t.Context()); err == nil {
-			defer conn.Close()
-		}
-	}
-	wantAway(t, "too many connections", err)
-
-	w.exec("SET GLOBAL max_connections = 100")
-	plain := openPool(t, stack.Restricted(t, w.dsn, "ALL ON *"), Options{})
-	w.exec("SET GLOBAL read_only = 1")
-	_, err = plain.Exec("DELETE FROM goods")
-	wantAway(t, "read only", err)
-	assert.That(t, errors.Is(err, driver.ErrBadConn) && strings.Contains(err.Error(), "read-only"),
-		"read only: %v; the connection to a server that became a replica must not go back to the pool", err)
-	w.exec("SET GLOBAL read_only = 0")
-
-	tx := w.begin(w.pool).tx
-	assert.OK(t, server.Kill())
-	_, err = tx.Exec("DO 1")
-	wantAway(t, "a killed server, in a transaction", err)
-	_ = tx.Rollback()
-	_, err = w.pool.Exec("DO 1")
-	wantAway(t, "a killed server", err)
-	assert.OK(t, server.Start())
-	w.exec("INSERT INTO goods VALUES (2, 0)")
-}
-
-func TestEachNumberIsListedOnce(t *testing.T) {
-	for _, from := range []string{"mysql", "mariadb"} {
-		seen := map[uint16]bool{}
-		eachListed(func(fault Fault, server string, n uint16) {
-			assert.That(t, (server == "both" || server == "mysql" || server == "mariadb") && fault <= FaultUnavailable &&
-				fault >= FaultData, "%d: of %q, or of no fault", n, server)
-			if server != "both" && server != from {
-				return
-			}
-			assert.That(t, !seen[n], "%s: %d is listed twice", from, n)
-			seen[n] = true
-			assert.That(t, server == "both" || n >= 4000, "%d means the same on both servers", n)
-		})
-	}
-}
-
 // From 4000 on the servers use the same numbers for different things. A program that looks at the driver's error finds
 // it all the same.
 func TestANumberMeansWhatItsServerMeans(t *testing.T) {
@@ -222,6 +164,7 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 		{4031, FaultUnavailable, FaultRefused},
 		{4151, FaultRefused, FaultUnavailable},
 		{1030, FaultUnavailable, FaultUnavailable},
+		{1290, FaultUnavailable, FaultUnavailable}, // it only reads: the connection must not go back to the pool
 	} {
 		want := c.onMySQL
 		if isMariaDB {
@@ -231,13 +174,12 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 		assert.Is(t, Classify(fmt.Errorf("wrapped: %w", err)), want, "%v", err)
 		server, ok := errors.AsType[*mysql.MySQLError](err)
 		assert.That(t, ok && server.Number == c.number, "%v is not the driver's error any more", err)
+		assert.Is(t, errors.Is(err, driver.ErrBadConn), c.number == 1290, "%v: the connection is left", err)
 		if got := Classify(&mysql.MySQLError{Number: c.number}); got != FaultUnavailable { // of whom, nobody knows
 			t.Errorf("%d of any server is %v", c.number, got)
 		}
 	}
 }
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // place is an error of a server and where it goes. Names are those that releases of the server have given it.
 type place struct {
@@ -249,60 +191,49 @@ type place struct {
 
 const mostForClients = 9999 // numbers above this stand in the server's log alone
 
-// golden is a list that a person can read and judge.
-func golden(from sayer) string {
+// listOf is the file with the errors of a server, which a person can read and judge.
+func listOf(from sayer) string {
 	return filepath.Join("testdata", strings.ToLower(string(from))+".txt")
 }
 
 func readPlaces(t *testing.T, from sayer) map[uint16]place {
 	t.Helper()
-	text, err := os.ReadFile(golden(from))
-	if err != nil && !(*update && errors.Is(err, os.ErrNotExist)) {
-		t.Fatal(err)
-	}
 	places := map[uint16]place{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(require.Get(os.ReadFile(listOf(from)))(t))) {
 		var p place
-		if _, err := fmt.Sscan(line, &p.number, &p.names, &p.state, &p.fault); err != nil {
-			t.Fatalf("%s: %q: %v", golden(from), line, err)
-		}
-		assert.Is(t, places[p.number].number, 0, "%s: %d stands there twice", golden(from), p.number)
+		_, err := fmt.Sscan(line, &p.number, &p.names, &p.state, &p.fault)
+		require.That(t, err == nil, "%s: %q: %v", listOf(from), line, err)
 		p.fault = strings.TrimSpace(line[strings.LastIndex(line, p.state)+len(p.state):])
 		places[p.number] = p
 	}
+	require.That(t, len(places) >= 1000, "%s has %d errors", listOf(from), len(places))
 	return places
+}
+
+// wantPlaces compares with the file, in which each number stands once.
+func wantPlaces(t *testing.T, from sayer, places map[uint16]place) {
+	t.Helper()
+	var b strings.Builder
+	for _, n := range slices.Sorted(maps.Keys(places)) {
+		p := places[n]
+		fmt.Fprintf(&b, "%d %s %s %s\n", p.number, p.names, p.state, p.fault)
+	}
+	golden.Is(t, listOf(from), b.String())
 }
 
 // Whoever makes a change that sends an error elsewhere sees it in a golden file. Read there what it means.
 func TestEachErrorOfBothServersHasItsPlace(t *testing.T) {
 	for _, from := range []sayer{mySQL, mariaDB} {
 		places := readPlaces(t, from)
-		assert.AtLeast(t, len(places), 1000, "%s has errors", golden(from))
 		for n, p := range places {
-			if got := faultOf(from, n, p.state).String(); got != p.fault {
-				if p.fault = got; !*update {
-					t.Errorf("%s: %d %s goes to %q, and the file says %q", from, n, p.names, got, p.fault)
-				}
-				places[n] = p
-			}
+			p.fault = faultOf(from, n, p.state).String()
+			places[n] = p
 		}
-		if *update {
-			writePlaces(t, from, places)
-		}
+		wantPlaces(t, from, places)
 	}
 }
 
-func writePlaces(t *testing.T, from sayer, places map[uint16]place) {
-	t.Helper()
-	var b bytes.Buffer
-	for _, n := range slices.Sorted(maps.Keys(places)) {
-		p := places[n]
-		fmt.Fprintf(&b, "%d %s %s %s\n", p.number, p.names, p.state, p.fault)
-	}
-	require.OK(t, os.WriteFile(golden(from), b.Bytes(), 0o600))
-}
-
-// A later release has errors that nobody has looked at: the test fails on it, and -update adds them.
+// A later release has errors that nobody has looked at: the test fails on it, and -update adds them. Look where they go.
 func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	w := newWorld(t)
 	conn := require.Get(w.pool.Conn(t.Context()))(t)
@@ -316,41 +247,27 @@ func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	places := readPlaces(t, from)
 	for _, p := range known() {
 		was, ok := places[p.number]
-		names := strings.Split(was.names, "|")
 		switch {
 		case !ok:
 			p.fault = faultOf(from, p.number, p.state).String()
 			places[p.number] = p
-		case !slices.Contains(names, p.names):
+		case !slices.Contains(strings.Split(was.names, "|"), p.names):
 			was.names += "|" + p.names
 			places[p.number] = was
 		case from == mySQL && was.state != p.state:
 			t.Errorf("%d %s has SQLSTATE %s, and the file says %s", p.number, p.names, p.state, was.state)
-		default:
-			continue
-		}
-		if !*update {
-			t.Errorf("%s says %d %s, and %s does not have it: add it with -update, and look where it goes", from, p.number,
-				p.names, golden(from))
 		}
 	}
-	if *update {
-		writePlaces(t, from, places)
-	}
+	wantPlaces(t, from, places)
 }
 
-func (w *world) errorsOfMySQL() (all []place) {
+func (w *world) errorsOfMySQL() []place {
 	w.t.Helper()
-	rows := require.Get(w.pool.Query("SELECT error_number, error_name, sql_state FROM " +
-		"performance_schema.events_errors_summary_global_by_error WHERE error_number BETWEEN 1 AND " +
-		strconv.Itoa(mostForClients)))(w.t)
-	defer rows.Close()
-	for rows.Next() {
-		var p place
-		require.OK(w.t, rows.Scan(&p.number, &p.names, &p.state))
-		all = append(all, p)
-	}
-	err := rows.Err()
+	all, err := List(w.t.Context(), w.pool, func(rows *sql.Rows) (p place, err error) {
+		err = rows.Scan(&p.number, &p.names, &p.state)
+		return p, err
+	}, "SELECT error_number, error_name, sql_state FROM performance_schema.events_errors_summary_global_by_error WHERE "+
+		"error_number BETWEEN 1 AND ?", mostForClients)
 	require.That(w.t, err == nil && len(all) >= 1000, "%d errors, %v", len(all), err)
 	return all
 }
