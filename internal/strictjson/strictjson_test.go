@@ -95,23 +95,6 @@ func TestLookupReturnsTheValueAsItIsWritten(t *testing.T) {
 	}
 }
 
-func TestNaturalReadsIntegerLiteralsOnly(t *testing.T) {
-	for body, want := range map[string]int64{
-		"1": 1, "120 ": 120, "9223372036854775807": 1<<63 - 1,
-		"9223372036854775808": 0, "99999999999999999999": 0, "0": 0, "01": 0, "-1": 0, "+1": 0, "1.0": 0, "1e3": 0, "1x": 0,
-		`"1"`: 0, "null": 0, "[1]": 0,
-	} {
-		var got int64
-		err := strictjson.Read([]byte(body), func(r *strictjson.Reader) (err error) {
-			got, err = r.Natural(1<<63 - 1)
-			return err
-		})
-		if (err == nil) != (want != 0) || err == nil && got != want {
-			t.Errorf("%q: %d, %v; want %d", body, got, err, want)
-		}
-	}
-}
-
 // A body of the greatest size is read or refused with work that its size explains: about 0.1 s of one processor under
 // the race detector, where work that grows with the square of the size takes minutes. Waiting for a processor does not
 // count.
