@@ -2,19 +2,12 @@ package http
 
 import (
 	"context"
-	"crypto"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // message is one as the engine gives it.
@@ -200,53 +194,36 @@ func TestRetryAfter(t *testing.T) {
 // next call uses what stands in them, and files that do not belong together change nothing.
 func TestCertificatesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
-	}))
-	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	trusted, other := stack.NewAuthority(t, "trusted"), stack.NewAuthority(t, "other")
+	server, ours := trusted.Issue(stack.Certificate{Hosts: []string{"127.0.0.1"}}), trusted.Issue(stack.Certificate{})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.TLS = trusted.Client(&server)
+	s.TLS.ClientAuth = tls.RequireAnyClientCert
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	dir := t.TempDir()
-	file := func(name string, content []byte) string {
-		name = filepath.Join(dir, name)
-		require.OK(t, os.WriteFile(name, content, 0o600))
-		return name
-	}
-	pair := s.TLS.Certificates[0]
-	key := require.Get(x509.MarshalPKCS8PrivateKey(pair.PrivateKey))(t)
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
-	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})
 	var warned []error
-	o := Options{
+	c := require.Get(newCaller(Options{
 		Target: s.URL, Timeout: 5 * time.Second, Warn: func(err error) { warned = append(warned, err) },
-		CAFile: file("ca.pem", cert), CertFile: file("cert.pem", cert), KeyFile: file("key.pem", keyText),
-	}
-	c := require.Get(newCaller(o))(t)
+		CAFile: trusted.File, CertFile: ours.Cert, KeyFile: ours.Key,
+	}))(t)
 	t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 	again := func() error {
 		c.access.asked = time.Time{}
 		return c.call(t.Context(), message())
 	}
 	require.OK(t, again())
-	file("key.pem", []byte("half a file"))
-	if err := again(); err != nil || len(warned) != 1 {
-		t.Errorf("%v, warned %v; want the former certificate and one warning", err, warned)
+	require.OK(t, os.WriteFile(ours.Key, []byte("half a file"), 0o600))
+	for what, err := range map[string]error{"the files are broken": again(), "they still are": again()} {
+		assert.That(t, err == nil && len(warned) == 1, "%s: %v, warned %v; want the former certificate and one warning", what,
+			err, warned)
 	}
-	if err := again(); err != nil || len(warned) != 1 {
-		t.Errorf("%v, warned %v; want no second warning", err, warned)
-	}
-	file("key.pem", keyText)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	private := pair.PrivateKey.(crypto.Signer)
-	other := require.Get(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))(t)
-	file("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other})) // which has signed nothing
-	if kind, _ := consumer.CallMeans(again()); kind != consumer.CallMisconfigured {
-		t.Errorf("with another CA the call is %s, want misconfigured", kind)
-	}
+	trusted.Replace(&ours, stack.Certificate{})
 	// and one who does not know us
-	o.CAFile, o.CertFile, o.KeyFile = file("ca.pem", cert), "", ""
-	if kind, _ := consumer.CallMeans(call(t, o, message())); kind != consumer.CallMisconfigured {
-		t.Errorf("without a client certificate the call is %s, want misconfigured", kind)
+	stranger := call(t, Options{Target: s.URL, CAFile: trusted.File}, message())
+	require.OK(t, os.Rename(other.File, trusted.File)) // of who has signed nothing
+	for what, err := range map[string]error{"without a client certificate": stranger, "with another CA": again()} {
+		kind, _ := consumer.CallMeans(err)
+		assert.Is(t, kind, consumer.CallMisconfigured, "%s the call is", what)
 	}
 }
 
@@ -260,29 +237,6 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 	}
 	if _, err := New(Options{Target: "https://h/", CAFile: "/no/such/file"}); err == nil {
 		t.Error("a CA that cannot be read is not refused")
-	}
-}
-
-// counted answers each request as its function says, which gets the number of the request, from 1, and the one on its
-// connection. It returns where, and the requests as they came.
-func counted(t *testing.T, answer func(w http.ResponseWriter, n, onConn int)) (string, func() []string) {
-	t.Helper()
-	var mu sync.Mutex
-	var came []string
-	on := map[string]int{} // requests, by the connection's other end
-	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		mu.Lock()
-		came = append(came, r.Header.Get(HeaderKey)+" "+string(body))
-		on[r.RemoteAddr]++
-		n, onConn := len(came), on[r.RemoteAddr]
-		mu.Unlock()
-		answer(w, n, onConn)
-	})
-	return s.URL, func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(came)
 	}
 }
 
@@ -300,6 +254,7 @@ func raw(w http.ResponseWriter) net.Conn {
 func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 	t.Parallel()
 	const pooled = 8
+	hangUp := func(w http.ResponseWriter, _ int) { _ = raw(w).Close() }
 	for name, test := range map[string]struct {
 		body    string
 		then    func(w http.ResponseWriter, onConn int) // how the service answers once the pool is full
@@ -312,9 +267,7 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 				_ = raw(w).Close()
 			}
 		}, 2, 1, consumer.CallApplied},
-		"the service is dead": {`{"a":1}`, func(w http.ResponseWriter, _ int) {
-			_ = raw(w).Close()
-		}, 2, 1, consumer.CallUnanswered},
+		"the service is dead": {`{"a":1}`, hangUp, 2, 1, consumer.CallUnanswered},
 		"reset": {`{"a":1}`, func(w http.ResponseWriter, _ int) {
 			conn := raw(w)
 			_ = conn.(*net.TCPConn).SetLinger(0)
@@ -325,14 +278,21 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 20")
 			_ = conn.Close()
 		}, 1, 0, consumer.CallUnanswered},
-		"no body": {"", func(w http.ResponseWriter, _ int) {
-			_ = raw(w).Close()
-		}, 1, 0, consumer.CallUnanswered},
+		"no body": {"", hangUp, 1, 0, consumer.CallUnanswered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			full := make(chan struct{})
-			target, requests := counted(t, func(w http.ResponseWriter, n, onConn int) {
+			var mu sync.Mutex
+			var came []string
+			on := map[string]int{} // requests, by the connection's other end
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				mu.Lock()
+				came = append(came, r.Header.Get(HeaderKey)+" "+string(body))
+				on[r.RemoteAddr]++
+				n, onConn := len(came), on[r.RemoteAddr]
+				mu.Unlock()
 				switch {
 				case n < pooled:
 					<-full
@@ -344,7 +304,7 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			})
 			repeats := 0
 			c := require.Get(newCaller(Options{
-				Target: target, Timeout: 5 * time.Second, Concurrency: pooled, Repeated: func() { repeats++ },
+				Target: s.URL, Timeout: 5 * time.Second, Concurrency: pooled, Repeated: func() { repeats++ },
 			}))(t)
 			t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -359,7 +319,9 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			m := message()
 			m.Body = []byte(test.body)
 			kind, _ := consumer.CallMeans(c.call(ctx, m))
-			got := requests()[pooled:]
+			mu.Lock()
+			defer mu.Unlock()
+			got := came[pooled:]
 			if len(got) != test.posts || repeats != test.repeats || kind != test.kind {
 				t.Errorf("%d POSTs, %d repeats, %v; want %d, %d, %v", len(got), repeats, kind, test.posts, test.repeats,
 					test.kind)
@@ -401,7 +363,8 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 		"body that never comes": {answer: "HTTP/1.1 422 x\r\nContent-Length: 9\r\n\r\n", kind: consumer.CallPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			target, _ := counted(t, func(w http.ResponseWriter, _, _ int) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
 				conn := raw(w)
 				_, err := io.WriteString(conn, test.answer)
 				for test.then != "" && err == nil {
@@ -410,7 +373,7 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 				}
 			})
 			began := time.Now()
-			err := call(t, Options{Target: target, Timeout: 20 * time.Second}, message())
+			err := call(t, Options{Target: s.URL, Timeout: 20 * time.Second}, message())
 			assert.AtMost(t, time.Since(began), 15*time.Second, "it took")
 			if kind, _ := consumer.CallMeans(err); kind != test.kind {
 				t.Errorf("it is %v, want %v: %.200v", kind, test.kind, err)
