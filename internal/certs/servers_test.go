@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -209,9 +208,12 @@ func renewedCertificatesAreUsedForTheNextConnection(t *testing.T, w *world) {
 	for _, p := range w.places {
 		t.Run(p.name, func(t *testing.T) {
 			ours := w.trusted.Issue(stack.Certificate{Name: "first"})
-			store, seen := &certs.Store{}, &clients{}
 			var warned []error
-			store.Warn, store.Seen = func(err error) { warned = append(warned, err) }, seen.add
+			seen := make(chan string, 10)
+			store := &certs.Store{
+				Warn: func(err error) { warned = append(warned, err) },
+				Seen: func(_ tls.ConnectionState, client *x509.Certificate) { seen <- client.Subject.CommonName },
+			}
 			target := p.with(t, certs.TLS{CA: w.trusted.File, Cert: ours.Cert, Key: ours.Key})
 			connect := func() {
 				t.Helper()
@@ -228,15 +230,12 @@ func renewedCertificatesAreUsedForTheNextConnection(t *testing.T, w *world) {
 				"warned of %v, want once of the broken files", warned)
 			w.trusted.Replace(&ours, stack.Certificate{Name: "third"})
 			connect()
-			assert.Is(t, seen.names(), "first second second second third", "the server saw")
+			for i, want := range []string{"first", "second", "second", "second", "third"} {
+				assert.Is(t, <-seen, want, "connection %d has the certificate", i)
+			}
+			assert.Is(t, len(seen), 0, "other connections")
 		})
 	}
-}
-
-// clients are the certificates that were used.
-type clients struct {
-	mu  sync.Mutex
-	all []string
 }
 
 // Given servers without TLS, when TLS is asked for, then the error says that they speak none.
@@ -347,18 +346,6 @@ func aProgramGivesItsOwnConfigurations(t *testing.T, w *world) {
 	})
 	assert.That(t, err == nil && len(seen) == 1 && seen[0] == "bad", "the letters are %q, %v; want the one of bad", seen,
 		err)
-}
-
-func (c *clients) add(_ tls.ConnectionState, client *x509.Certificate) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, client.Subject.CommonName)
-}
-
-func (c *clients) names() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return strings.Join(c.all, " ")
 }
 
 // Given a file with a key and certificates, then its end is that of the certificate that ends first, as the file is at
