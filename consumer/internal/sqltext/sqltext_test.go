@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -113,67 +114,42 @@ func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 	}
 }
 
-// Given texts, then the rows that one names are its table and its condition, however the table is quoted, and the
-// values before the condition are none of it.
-func TestRowsAreATableAndACondition(t *testing.T) {
+// Given texts, then those that change rows are told from those that read or do something else, with the table that one
+// changes as the text names it, the table and condition of its rows however they are quoted, and how many values stand
+// before the condition; and a table is found by its name where that is none of a string or a comment.
+func TestWhatWritesIsToldAndWhichTableAndRows(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]struct {
-		rows   string
-		before int
-	}{
-		"UPDATE own SET v = v + ?, w = ? WHERE k = ?":               {"own WHERE k = ?", 2},
-		"update `own` set v = (SELECT 1 WHERE k = ?) where `k` = 5": {"own WHERE k = 5", 1},
-		"DELETE FROM own WHERE k = ?":                               {"own WHERE k = ?", 0},
-		"UPDATE own JOIN (SELECT ? AS k) x SET v = 1 WHERE 1":       {"", 0},
-		"UPDATE own SET v = 1":                                      {"", 0},
-		"INSERT INTO own SELECT * FROM own WHERE k = ?":             {"", 0},
-		"SELECT * FROM own WHERE k = ? FOR UPDATE":                  {"", 0},
-	} {
-		if rows, before := Rows(text); rows != want.rows || before != want.before {
-			t.Errorf("%q: %q behind %d values, want %+v", text, rows, before, want)
-		}
+	type told struct {
+		writes, names bool // names own
+		target, rows  string
+		before        int
 	}
-}
-
-// Given texts, then those that change rows are told from those that read or do something else, and a table is found by
-// its name where that is none of a string or a comment.
-func TestWhatWritesIsToldAndWhichTable(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]struct{ writes, names bool }{
-		"INSERT INTO own VALUES (1)":                                 {true, true},
-		"replace into `OWN` values (1)":                              {true, true},
-		"/* a */ UPDATE shop.own SET v = 1":                          {true, true},
-		"DELETE FROM other WHERE v = 'own' -- own":                   {true, false},
-		"WITH x AS (SELECT 1) UPDATE own, x SET v = 1":               {true, true},
-		"WITH x AS (SELECT k FROM other) SELECT * FROM x FOR UPDATE": {false, false},
-		"(SELECT * FROM own)":                                        {false, true},
-		"SAVEPOINT own_1":                                            {false, false},
-		"":                                                           {false, false},
+	for text, want := range map[string]told{
+		"UPDATE own SET v = v + ?, w = ? WHERE k = ?":                {true, true, "own", "own WHERE k = ?", 2},
+		"update `own` set v = (SELECT 1 WHERE k = ?) where `k` = 5":  {true, true, "own", "own WHERE k = 5", 1},
+		"DELETE FROM own WHERE k = ?":                                {true, true, "own", "own WHERE k = ?", 0},
+		"DELETE FROM other WHERE v = 'own' -- own":                   {true, false, "other", "other WHERE v = 'own' -- own", 0},
+		"UPDATE own JOIN (SELECT ? AS k) x SET v = 1 WHERE 1":        {true, true, "own", "", 0},
+		"UPDATE own SET v = 1":                                       {true, true, "own", "", 0},
+		"/* a */ UPDATE shop.own SET v = 1":                          {true, true, "shop.own", "", 0},
+		"UPDATE LOW_PRIORITY own o SET v = 1":                        {true, true, "own", "", 0},
+		"UPDATE own, other SET own.v = other.v":                      {true, true, "own", "", 0},
+		"UPDATE (SELECT 1) x SET v = 1":                              {true, false, "", "", 0},
+		"DELETE QUICK FROM shop . own WHERE k = 1":                   {true, true, "shop.own", "shop . own WHERE k = 1", 0},
+		"INSERT INTO own SELECT * FROM own WHERE k = ?":              {true, true, "own", "", 0},
+		"insert ignore own set k = 1":                                {true, true, "own", "", 0},
+		"INSERT":                                                     {true, false, "", "", 0},
+		"replace into `OWN` values (1)":                              {true, true, "OWN", "", 0},
+		"REPLACE LOW_PRIORITY INTO `shop`.`own` SET k":               {true, true, "shop.own", "", 0},
+		"WITH x AS (SELECT 1) UPDATE own, x SET v = 1":               {true, true, "own", "", 0},
+		"WITH x AS (SELECT k FROM other) SELECT * FROM x FOR UPDATE": {},
+		"SELECT * FROM own WHERE k = ? FOR UPDATE":                   {names: true},
+		"(SELECT * FROM own)":                                        {names: true},
+		"SAVEPOINT own_1":                                            {},
+		"":                                                           {},
 	} {
-		if writes, names := Writes(text), Names(text, "own"); writes != want.writes || names != want.names {
-			t.Errorf("%q: writes %v, names %v, want %v", text, writes, names, want)
-		}
-	}
-}
-
-// Given texts, then the table that one changes is as the text names it, without what stands before and behind it.
-func TestTheTargetIsTheTableThatIsChanged(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"INSERT INTO own (k) VALUES (1)":               "own",
-		"insert ignore own set k = 1":                  "own",
-		"REPLACE LOW_PRIORITY INTO `shop`.`own` SET k": "shop.own",
-		"UPDATE LOW_PRIORITY own o SET v = 1":          "own",
-		"UPDATE own, other SET own.v = other.v":        "own",
-		"DELETE QUICK FROM shop . own WHERE k = 1":     "shop.own",
-		"WITH x AS (SELECT 1) UPDATE own, x SET v = 1": "own",
-		"SELECT * FROM own":                            "",
-		"UPDATE (SELECT 1) x SET v = 1":                "",
-		"INSERT":                                       "",
-	} {
-		if got := Target(text); got != want {
-			t.Errorf("%q changes %q, want %q", text, got, want)
-		}
+		rows, before := Rows(text)
+		assert.Is(t, told{Writes(text), Names(text, "own"), Target(text), rows, before}, want, "%q", text)
 	}
 }
 
