@@ -325,31 +325,3 @@ func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 	w.wantReservations("a", "0×0 refused stock.rollback/k, 1×7 released stock.rollback/k, 2×5 released stock.rollback/k")
 	w.wantAmount(1, 100)
 }
-
-func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
-	w := newWorld(t)
-	const workers, batches, size = 8, 6, 40
-	w.goods(0, skus(10)...)
-	requests := make([][]stock.Request, workers*batches)
-	for b := range requests {
-		for i := range size {
-			n := b*size + i
-			// Orders of different batches lie side by side in the index.
-			requests[b] = append(requests[b], message(fmt.Sprintf("order-%04d-%02d", i, b), fmt.Sprintf("key-%d", n),
-				item(int64(n%10)+1, 1), item(int64((n*3+1+n%10)%10)+1, 1)))
-			if r := &requests[b][i]; r.Items[0].SKU == r.Items[1].SKU {
-				r.Items = r.Items[:1]
-			}
-		}
-		fill(w, requests[b])
-	}
-	must.Side(workers, func(worker int) {
-		for b := range batches {
-			assert.OK(t, w.rollback(stock.Options{}, requests[worker*batches+b]...))
-		}
-	})
-	const sums = "SELECT CONCAT_WS(' ', SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0))) FROM " +
-		"stock_reservation"
-	amount := stack.Number(t, w.db, "SELECT SUM(amount) FROM stock")
-	assert.Is(t, stack.One[string](t, w.db, sums), fmt.Sprint("0 ", amount), "reserved, and released as on stock")
-}
