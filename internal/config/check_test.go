@@ -2,8 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,18 +15,8 @@ import (
 // Given each environment of testdata/load.txt, then Load says what stands below it. A line is the least environment
 // with these settings besides, KEY="value", or without them, KEY. -update rewrites what is said.
 func TestWhatLoadSays(t *testing.T) {
-	const path = "testdata/load.txt"
-	text := require.Get(os.ReadFile(path))(t)
-	var got strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		got.WriteString(line)
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		_, warnings, err := Load(environ(settingsOf(t, strings.TrimSpace(line))))
+	golden.Says(t, "testdata/load.txt", func(line string) string {
+		_, warnings, err := Load(environ(settingsOf(t, line)))
 		said := []string{}
 		for _, w := range warnings {
 			said = append(said, "warning: "+w.String())
@@ -47,10 +35,9 @@ func TestWhatLoadSays(t *testing.T) {
 			if strings.Contains(one, "\n") || strings.Contains(one, "hunter2") || !utf8.ValidString(one) {
 				t.Errorf("%s: %q is not one printable line without secrets", line, one)
 			}
-			fmt.Fprintf(&got, "\t%s\n", one)
 		}
-	}
-	golden.Is(t, path, got.String())
+		return strings.Join(said, "\n")
+	})
 }
 
 // settingsOf reads KEY="value" KEY …

@@ -211,20 +211,11 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 // RFC 9457 that says what is wrong and repeats nothing of what was sent, and nothing is done. A line of
 // testdata/problems.txt is TOKEN METHOD PATH, headers as NAME:VALUE and a body; below it stands the answer.
 func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
-	const path, secret = "testdata/problems.txt", "a-secret-that-nobody-repeats"
+	const secret = "a-secret-that-nobody-repeats"
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	p := w.start()
-	text := require.Get(os.ReadFile(path))(t)
-	var said strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		said.WriteString(line)
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		line = repeated(strings.TrimSpace(line))
+	golden.Says(t, "testdata/problems.txt", func(line string) string {
+		line = repeated(line)
 		parts := strings.SplitN(line+"  ", " ", 4)
 		token := map[string]string{"anna": anna, "rita": rita, "-": "", "wrong": "wrong"}[parts[0]]
 		rest := strings.TrimSpace(parts[3])
@@ -246,9 +237,8 @@ func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
 			got.header.Get("X-Content-Type-Options") != "nosniff" || got.header.Get("Cache-Control") != "no-store" {
 			t.Errorf("%.200s: %v %.500s", line, got.header, got.text)
 		}
-		fmt.Fprintf(&said, "\t%d %s\n", got.status, problem.Detail)
-	}
-	golden.Is(t, path, said.String())
+		return fmt.Sprint(got.status, " ", problem.Detail)
+	})
 	is(w, "acts", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'"), 0)
 	w.stop(p)
 }
