@@ -29,10 +29,7 @@ func TestGalera(t *testing.T) {
 // plain opens a pool without any of our settings, on a node of the cluster that has the database of dsn.
 func plain(t *testing.T, dsn string, node *stack.Server) *sql.DB {
 	t.Helper()
-	config := require.Get(mysql.ParseDSN(on(t, dsn, node)))(t)
-	config.Logger = &mysql.NopLogger{}
-	connector := require.Get(mysql.NewConnector(config))(t)
-	pool := sql.OpenDB(connector)
+	pool := stack.OpenMySQL(require.Get(mysql.ParseDSN(on(t, dsn, node)))(t))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode"
 
+	"go.uber.org/goleak"
+
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -21,6 +23,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // message is one as the engine gives it.
 func message() consumer.Message {
@@ -108,12 +112,9 @@ func TestTheKeyNamesTheIdentityAlone(t *testing.T) {
 func TestWhatAnAnswerMeans(t *testing.T) {
 	t.Parallel()
 	status := http.StatusOK
-	header := http.Header{}
 	answer := "no such goods:\x1b[31m 1001\r\n" + strings.Repeat("x", 2000)
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		for k, v := range header {
-			w.Header()[k] = v
-		}
+		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
 	})
@@ -129,7 +130,6 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		502: "unavailable", 503: "unavailable", 504: "unavailable",
 	} {
 		status = code
-		header = http.Header{"Retry-After": {"7"}}
 		err := call(t, Options{Target: s.URL}, message())
 		kind, after := consumer.CallMeans(err)
 		assert.Is(t, kind.String(), want, "%d is %s (%v)", code, kind, err)

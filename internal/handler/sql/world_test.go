@@ -20,6 +20,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
+func TestMain(m *testing.M) { stack.Main(m) }
+
 // world is a database of the test's own.
 type world struct {
 	t    testing.TB
