@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -32,9 +32,8 @@ func TestWhatLoadSays(t *testing.T) {
 			said = append(said, "ok")
 		}
 		for _, one := range said {
-			if strings.Contains(one, "\n") || strings.Contains(one, "hunter2") || !utf8.ValidString(one) {
-				t.Errorf("%s: %q is not one printable line without secrets", line, one)
-			}
+			assert.That(t, !strings.Contains(one, "\n") && !strings.Contains(one, "hunter2") && utf8.ValidString(one),
+				"%s: %q is not one printable line without secrets", line, one)
 		}
 		return strings.Join(said, "\n")
 	})
@@ -50,9 +49,7 @@ func settingsOf(t *testing.T, line string) map[string]string {
 		env[Prefix+key] = unset
 		if rest, ok := strings.CutPrefix(line, "="); ok {
 			quoted, err := strconv.QuotedPrefix(rest)
-			if err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
+			require.That(t, err == nil, "%s: %v", line, err)
 			env[Prefix+key], _ = strconv.Unquote(quoted)
 			line = rest[len(quoted):]
 		}
@@ -76,15 +73,5 @@ func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
 			all[url] = scheme + "s://" + rest
 		}
 		load(t, all)
-	}
-}
-
-func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
-	cfg := load(t, map[string]string{"ROLLBACKD_LOG_TABLE": strings.Repeat("t", 41)})
-	db := require.First(dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{}))(t)
-	pool := require.Get(db.DB())(t)
-	defer pool.Close()
-	if _, err := dedup.NewLog(db, cfg.LogOptions()); err != nil {
-		t.Errorf("the log refuses what config accepts: %v", err)
 	}
 }

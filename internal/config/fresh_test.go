@@ -16,15 +16,13 @@ import (
 func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
 	for _, c := range []struct{ key, first, good, other, bad string }{
 		{"MYSQL_DSN", "u:a@tcp(h:1)/d?timeout=5s", "v:b@tcp(h:1)/d?timeout=5s", "u:c@tcp(h:1)/other?timeout=5s", "u:hunter2"},
-		{"MYSQL_DSN", "u:a@tcp(h:1)/d", "u:b@tcp(h)/d", "u:c@tcp(h2:1)/d", ""}, // good: another port, see below
+		// a default that is written out is no other server
+		{"MYSQL_DSN", "u:a@tcp(h:3306)/d", "u:b@tcp(h)/d", "u:c@tcp(h2:1)/d", "hunter2\n2"},
 		{"AMQP_URL", "amqp://u:a@h1/,amqp://u:a@h2/v", "amqp://u:b@h1/,amqp://u:b@h2/v", "amqp://u:b@h1/",
 			"amqp://u:hunter2"},
 		{"REDIS_URL", "redis://:a@h/1", "redis://u:b@h/1", "redis://:c@h/2", "redis://hunter2@h/1"},
 		{"REDIS_URL", "redis://:a@h/1", "redis://:b@h/1", "rediss://:b@h/1", "hunter2"},
 	} {
-		if c.bad == "" { // a default that is written out is no other server
-			c.first, c.good, c.bad = "u:a@tcp(h:3306)/d", "u:b@tcp(h)/d", "hunter2\n2"
-		}
 		t.Run(c.key, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "secret")
 			write(t, path, c.first+"\n")
@@ -53,10 +51,8 @@ func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
 			write(t, path, c.other+"\n")
 			expect("another server again", c.first, 4)
 			for i, what := range []string{"another server", "malformed", "no such file", "another server"} {
-				if !strings.HasPrefix(warnings[i], "ROLLBACKD_"+c.key+"_FILE ") || !strings.Contains(warnings[i], what) ||
-					strings.Contains(warnings[i], "hunter2") {
-					t.Errorf("warning %d is %q, want one that says %q", i+1, warnings[i], what)
-				}
+				assert.That(t, strings.HasPrefix(warnings[i], "ROLLBACKD_"+c.key+"_FILE ") && strings.Contains(warnings[i], what) &&
+					!strings.Contains(warnings[i], "hunter2"), "warning %d is %q, want one that says %q", i+1, warnings[i], what)
 			}
 		})
 	}
@@ -68,8 +64,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	go func() { _ = os.WriteFile(pipe, []byte("u:a@tcp(h:1)/d\n"), 0) }()
 	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
 	warn := func(w Warning) { t.Errorf("it warns: %s", w) }
-	if got := cfg.Fresh("MYSQL_DSN", warn)(); got != "u:a@tcp(h:1)/d" || cfg.MySQLDSN != got {
-		t.Errorf("a pipe: %q, and then %q", cfg.MySQLDSN, got)
-	}
+	got := cfg.Fresh("MYSQL_DSN", warn)()
+	assert.That(t, got == "u:a@tcp(h:1)/d" && cfg.MySQLDSN == got, "a pipe: %q, and then %q", cfg.MySQLDSN, got)
 	assert.Is(t, cfg.Fresh("AMQP_URL", warn)(), cfg.AMQPURLs[0], "a variable")
 }

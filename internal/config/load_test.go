@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
@@ -21,20 +22,15 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// required is the least environment that Load accepts.
-func required() map[string]string {
-	return map[string]string{
-		"ROLLBACKD_AMQP_URL":  "amqp://guest:guest@localhost:5672/",
-		"ROLLBACKD_MYSQL_DSN": "root:secret@tcp(127.0.0.1:3306)/shop",
-		"ROLLBACKD_REDIS_URL": "redis://localhost:6379/0",
-	}
-}
+// Load asks other packages whether a URL is good; none of them may leave a client behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// environ is the required environment with some variables changed; the value unset takes one away.
+// environ is the least environment that Load accepts with some variables changed; the value unset takes one away.
 func environ(changes map[string]string) []string {
-	env := required()
+	env := set("AMQP_URL", "amqp://guest:guest@localhost:5672/", "MYSQL_DSN", "root:secret@tcp(127.0.0.1:3306)/shop",
+		"REDIS_URL", "redis://localhost:6379/0")
 	maps.Copy(env, changes)
-	var list []string
+	list := []string{"LANES=7", "nonsense", "=C:=x"} // of other programs
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if env[name] != unset {
 			list = append(list, name+"="+env[name])
@@ -48,12 +44,8 @@ const unset = "\x00unset"
 func load(t *testing.T, changes map[string]string) Config {
 	t.Helper()
 	cfg, warnings, err := Load(environ(changes))
-	if err != nil {
-		t.Fatalf("Load: %v", err)
-	}
-	if len(warnings) > 0 {
-		t.Fatalf("Load warns: %v", warnings)
-	}
+	require.OK(t, err)
+	require.That(t, len(warnings) == 0, "Load warns: %v", warnings)
 	return cfg
 }
 
@@ -62,12 +54,9 @@ func problems(t *testing.T, changes map[string]string) []Problem {
 	t.Helper()
 	cfg, _, err := Load(environ(changes))
 	bad, ok := errors.AsType[*Error](err)
-	if !ok {
-		t.Fatalf("Load = %v, want *Error", err)
-	}
-	if !cmp.Equal(fieldValues(cfg), fieldValues(Config{})) {
-		t.Errorf("Load returns %v together with an error, want the zero Config", fieldValues(cfg))
-	}
+	require.That(t, ok, "Load = %v, want *Error", err)
+	assert.That(t, cmp.Equal(fieldValues(cfg), fieldValues(Config{})),
+		"Load returns %v together with an error, want the zero Config", fieldValues(cfg))
 	return bad.Problems
 }
 
@@ -88,28 +77,22 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 func TestOffAndEmptySwitchOff(t *testing.T) {
 	cfg := load(t, set("REDIS_URL", "off", "HTTP_ADDR", "off", "MAX_DEAD_RATE", "off", "COMPENSATE_AFTER", "off",
 		"ADMIN_TOKEN", "", "DEAD_LETTER_WEBHOOK", "", "DEAD_LETTER_WEBHOOK_SECRET", ""))
-	if cfg.RedisURL != "" || cfg.HTTPAddr != "" || cfg.MaxDead != consumer.Off || cfg.CompensateAfter != 0 ||
-		cfg.AdminToken != "" || cfg.DeadLetterWebhook != "" || cfg.DeadLetterWebhookSecret != "" {
-		t.Errorf("fields are not switched off: %#v", fieldValues(cfg))
-	}
+	assert.That(t, cfg.RedisURL == "" && cfg.HTTPAddr == "" && cfg.MaxDead == consumer.Off && cfg.CompensateAfter == 0 &&
+		cfg.AdminToken == "" && cfg.DeadLetterWebhook == "" && cfg.DeadLetterWebhookSecret == "",
+		"fields are not switched off: %#v", fieldValues(cfg))
 }
 
 func TestALockThatIsNotInRedisHasNoRedis(t *testing.T) {
 	for kind, sets := range map[string]int{"mysql": 2, "off": 1} {
 		cfg, _, err := Load(environ(map[string]string{"ROLLBACKD_LOCK": kind}))
-		if err != nil || cfg.RedisURL != "" || len(cfg.Migrations().Extra) != sets {
-			t.Errorf("LOCK=%s: %v, Redis %q, %d sets of migrations beside the log's", kind, err, cfg.RedisURL,
-				len(cfg.Migrations().Extra))
-		}
+		assert.That(t, err == nil && cfg.RedisURL == "" && len(cfg.Migrations().Extra) == sets,
+			"LOCK=%s: %v, Redis %q, %d sets of migrations beside the log's", kind, err, cfg.RedisURL,
+			len(cfg.Migrations().Extra))
 	}
 	assert.Is(t, load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}).Lock, lock.KindOff, "REDIS_URL=off: the lock")
 	cfg := load(t, set("LOCK", "redlock", "REDIS_URL", "rediss://a,rediss://b,rediss://c", "REDIS_TLS_CA_FILE", "/ca"))
 	const want = "rediss://a?ssl_ca_certs=%2Fca,rediss://b?ssl_ca_certs=%2Fca,rediss://c?ssl_ca_certs=%2Fca"
 	assert.Is(t, cfg.RedisURL, want, "with a CA the masters")
-}
-
-func TestPrefetchFollowsTheBatchSize(t *testing.T) {
-	assert.Is(t, load(t, map[string]string{"ROLLBACKD_BATCH_SIZE": "7"}).Prefetch, 14, "Prefetch")
 }
 
 // Given a file as editors leave it, then what nobody sees in it is no part of the value: a byte order mark would be the
@@ -153,9 +136,8 @@ func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := problems(t, tc.env)
-			if len(got) != 1 || got[0].Variable != "ROLLBACKD_GROUP" || !strings.Contains(got[0].String(), tc.want) {
-				t.Errorf("problems = %v, want one of ROLLBACKD_GROUP saying %q", got, tc.want)
-			}
+			assert.That(t, len(got) == 1 && got[0].Variable == "ROLLBACKD_GROUP" && strings.Contains(got[0].String(), tc.want),
+				"problems = %v, want one of ROLLBACKD_GROUP saying %q", got, tc.want)
 		})
 	}
 }
@@ -165,18 +147,16 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.OK(t, syscall.Mkfifo(pipe, 0o600))
 	got := problems(t, map[string]string{"ROLLBACKD_GROUP_FILE": "/dev/zero"})
-	if len(got) != 1 || !strings.Contains(got[0].String(), "neither a file nor a pipe") {
-		t.Errorf("an endless device: %v", got)
-	}
+	assert.That(t, len(got) == 1 && strings.Contains(got[0].String(), "neither a file nor a pipe"),
+		"an endless device: %v", got)
 	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
 		t.Errorf("a pipe into which nobody writes: %v", err)
 	}
 	// Opened for writing, and nothing comes.
 	w := require.Get(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	defer w.Close()
-	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
-		t.Errorf("a pipe that stays open: %v", err)
-	}
+	_, err := readWithin(pipe, 20*time.Millisecond)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "nobody writes"), "a pipe that stays open: %v", err)
 	require.OK(t, w.SetWriteDeadline(time.Now().Add(20*time.Second)))
 	go func() { // more than is allowed, and no end
 		for {
@@ -185,27 +165,9 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 			}
 		}
 	}()
-	if _, err := readWithin(pipe, 20*time.Second); err == nil ||
-		!strings.Contains(err.Error(), "at most 65536 are allowed") {
-		t.Errorf("a pipe without an end: %v", err)
-	}
-}
-
-func TestSecondLineOfASecretFileIsRefusedAndNotShown(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dsn")
-	write(t, path, "root:pw@tcp(db)/shop\nhunter2\n")
-	got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
-	if len(got) != 1 || !strings.Contains(got[0].String(), "second line") || strings.Contains(got[0].String(), "hunter2") {
-		t.Errorf("problems = %v, want one that says: second line", got)
-	}
-}
-
-func TestOtherProgramsVariablesAreNotRead(t *testing.T) {
-	if _, _, err := Load(append(environ(nil), "LANES=7", "nonsense", "=C:=x")); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("LANES", "9")
-	assert.Is(t, load(t, nil).Lanes, 4, "Lanes")
+	_, err = readWithin(pipe, 20*time.Second)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "at most 65536 are allowed"), "a pipe without an end: %v",
+		err)
 }
 
 func write(t *testing.T, path, content string) {

@@ -27,26 +27,21 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 	cfg := load(t, points("LANES", "2", "POINTS__LANES", "3", "HANDLER_TIMEOUT", "7s", "POINTS__HANDLER", "http",
 		"POINTS__HTTP_TARGET", "https://points.example.com/", "POINTS__HTTP_TOKEN_FILE", file, "HTTP_TOKEN", "of-all"))
 	all := cfg.All()
-	if len(all) != 2 || all[0].Queue != "stock.rollback" || all[1].Queue != "points.refund" {
-		t.Fatalf("the queues are %v", all)
-	}
+	require.That(t, len(all) == 2 && all[0].Queue == "stock.rollback" && all[1].Queue == "points.refund",
+		"the queues are %v", all)
 	for i, want := range []struct {
 		handler, group, token string
 		lanes                 int
 	}{{"stock", "stock-rollback", "of-all", 2}, {"http", "points", "of-points", 3}} {
 		c := all[i]
-		if c.Handler != want.handler || c.Group != want.group || c.HTTPToken != want.token || c.Lanes != want.lanes ||
-			c.HandlerTimeout != 7*time.Second || c.MySQLDSN != all[0].MySQLDSN {
-			t.Errorf("%s has %v", c.Queue, c)
-		}
+		assert.That(t, c.Handler == want.handler && c.Group == want.group && c.HTTPToken == want.token &&
+			c.Lanes == want.lanes && c.HandlerTimeout == 7*time.Second && c.MySQLDSN == all[0].MySQLDSN, "%s has %v", c.Queue, c)
 	}
 	turned := load(t, points("QUEUES", "points,stock"))
-	if turned.Queue != "points.refund" || turned.All()[1].Queue != "stock.rollback" {
-		t.Errorf("the first of the list is %s", turned.Queue)
-	}
-	if alone := load(t, nil); len(alone.All()) != 1 {
-		t.Errorf("without a list there are %d queues", len(alone.All()))
-	}
+	assert.That(t, turned.Queue == "points.refund" && turned.All()[1].Queue == "stock.rollback",
+		"the first of the list is %s", turned.Queue)
+	alone := load(t, nil)
+	assert.That(t, len(alone.All()) == 1, "without a list there are %d queues", len(alone.All()))
 }
 
 // What is wrong with one queue, or with two beside each other, is refused under the name by which it was said.
@@ -64,23 +59,20 @@ func TestWhatIsWrongWithAQueueIsRefusedByItsName(t *testing.T) {
 			"POINTS__SQL_FILE", "f"},
 	} {
 		found := problems(t, points(c[1:]...))
-		if len(found) != 1 || found[0].Variable != "ROLLBACKD_"+c[0] || !strings.Contains(found[0].text, says) {
-			t.Errorf("%v: %v, want one of %s that says %q", c[1:], found, c[0], says)
-		}
+		assert.That(t, len(found) == 1 && found[0].Variable == "ROLLBACKD_"+c[0] && strings.Contains(found[0].text, says),
+			"%v: %v, want one of %s that says %q", c[1:], found, c[0], says)
 	}
 	assert.Is(t, len(problems(t, points("LANES", "0"))), 1, "what both share is told times")
 	_, warnings, err := Load(environ(points("POINT__LANES", "2")))
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].What, "no setting") {
-		t.Errorf("a misspelt queue: %v, %v", warnings, err)
-	}
+	assert.That(t, err == nil && len(warnings) == 1 && strings.Contains(warnings[0].What, "no setting"),
+		"a misspelt queue: %v, %v", warnings, err)
 }
 
 // Who adds a setting says whether it may be said for one queue: the names are those of settings.
 func TestTheSettingsOfAQueueAreSettings(t *testing.T) {
 	t.Parallel()
 	for _, key := range ofAQueue {
-		if !slices.ContainsFunc(Variables(), func(v Variable) bool { return v.key == key }) {
-			t.Errorf("%s is no setting", key)
-		}
+		assert.That(t, slices.ContainsFunc(Variables(), func(v Variable) bool { return v.key == key }), "%s is no setting",
+			key)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -84,9 +85,8 @@ func checkHidden(t *testing.T, all []Variable, value, marker string) {
 		}
 	}
 	cfg, warnings, err := Load(environ)
-	if said := fmt.Sprint(cfg, warnings, err); strings.Contains(said, marker) {
-		t.Errorf("%q is shown in %s", value, said)
-	}
+	said := fmt.Sprint(cfg, warnings, err)
+	assert.That(t, !strings.Contains(said, marker), "%q is shown in %s", value, said)
 }
 
 func TestConfigPrintsWithoutSecretsInEveryForm(t *testing.T) {
@@ -100,8 +100,7 @@ func TestConfigPrintsWithoutSecretsInEveryForm(t *testing.T) {
 		"%v": fmt.Sprintf("%v", cfg), "%+v": fmt.Sprintf("%+v", cfg), "%#v": fmt.Sprintf("%#v", cfg), "%s": cfg.String(),
 		"pointer": fmt.Sprintf("%+v", &cfg), "log": log.String(), "JSON": string(asJSON),
 	} {
-		if strings.Contains(text, "hunter2") || !strings.Contains(text, "***") {
-			t.Errorf("%s shows a secret or no mask: %s", form, text)
-		}
+		assert.That(t, !strings.Contains(text, "hunter2") && strings.Contains(text, "***"),
+			"%s shows a secret or no mask: %s", form, text)
 	}
 }

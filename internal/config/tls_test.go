@@ -39,10 +39,9 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 	assert.Is(t, cfg.RedisURL, "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem", "RedisURL")
 	files := []string{"/etc/c.pem", "/etc/ca.pem", "/etc/http.pem", "/etc/my ca.pem", "ca&b.pem"}
 	assert.Equal(t, slices.Sorted(maps.Keys(cfg.CertificateEnds())), files, "files with certificates")
-	if shown := cfg.String(); !strings.Contains(shown, "ROLLBACKD_AMQP_TLS_CA_FILE=/etc/ca.pem\n") ||
-		!strings.Contains(shown, "ROLLBACKD_REDIS_URL=rediss://:***@h:1\n") {
-		t.Errorf("shown is\n%s", shown)
-	}
+	shown := cfg.String()
+	assert.That(t, strings.Contains(shown, "ROLLBACKD_AMQP_TLS_CA_FILE=/etc/ca.pem\n") &&
+		strings.Contains(shown, "ROLLBACKD_REDIS_URL=rediss://:***@h:1\n"), "shown is\n%s", shown)
 }
 
 // Given an AMQP URL in a file and certificates in settings, when the password in the file is changed, then the URL as
@@ -55,7 +54,6 @@ func TestAFreshURLNamesItsCertificates(t *testing.T) {
 	cfg := load(t, env)
 	now := cfg.FreshAMQPURLs(func(w Warning) { t.Error(w) })
 	require.OK(t, os.WriteFile(path, []byte("amqps://u:b@h/"), 0o600))
-	if got, want := now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}; !slices.Equal(got, want) {
-		t.Errorf("the URLs are %q, want %q", got, want)
-	}
+	got, want := now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}
+	assert.That(t, slices.Equal(got, want), "the URLs are %q, want %q", got, want)
 }

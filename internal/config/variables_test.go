@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // prefixes are compared as they are: they have no fields that another package could look into.
@@ -53,9 +54,7 @@ func TestEveryVariableSetsAFieldOfItsOwnAndEveryFieldHasAVariable(t *testing.T) 
 	for _, v := range variables(&c) {
 		before := fieldValues(c)
 		put, err := v.reads(v.Example)
-		if err != nil {
-			t.Fatalf("%s refuses its example: %v", v.Name, err)
-		}
+		require.That(t, err == nil, "%s refuses its example: %v", v.Name, err)
 		put()
 		for name, value := range fieldValues(c) {
 			if cmp.Equal(before[name], value, prefixes) {
@@ -73,15 +72,12 @@ func TestEveryVariableSetsAFieldOfItsOwnAndEveryFieldHasAVariable(t *testing.T) 
 
 func TestVariablesAreDescribed(t *testing.T) {
 	for _, v := range Variables() {
-		if v.Meaning == "" || v.Example == "" || v.Range == "" && v.key != "DEAD_LETTER_WEBHOOK_SECRET" {
-			t.Errorf("%s lacks a meaning, a range or an example: %+v", v.Name, v)
-		}
-		if v.computed == nil && v.Default != "" && !v.accepts(v.Default) {
-			t.Errorf("%s refuses its default %q", v.Name, v.Default)
-		}
+		assert.That(t, v.Meaning != "" && v.Example != "" && (v.Range != "" || v.key == "DEAD_LETTER_WEBHOOK_SECRET"),
+			"%s lacks a meaning, a range or an example: %+v", v.Name, v)
+		assert.That(t, v.computed != nil || v.Default == "" || v.accepts(v.Default), "%s refuses its default %q", v.Name,
+			v.Default)
 		assert.Is(t, v.Required, (v.Default == "" && !v.empty), "%s: Required with default %q", v.Name, v.Default)
-		if strings.ContainsAny(v.Default+v.Range+v.Meaning, "\n") {
-			t.Errorf("%s is described on more than one line", v.Name)
-		}
+		assert.That(t, !strings.ContainsAny(v.Default+v.Range+v.Meaning, "\n"), "%s is described on more than one line",
+			v.Name)
 	}
 }
