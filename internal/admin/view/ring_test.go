@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/goleak"
 
 	"github.com/rollbackd/rollbackd/internal/admin/server"
@@ -29,18 +30,19 @@ type engine struct {
 }
 
 func newEngine() *engine {
-	e := &engine{
-		registry: prometheus.NewRegistry(),
-		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rollbackd_deliveries_total"},
-			[]string{"outcome"}),
-		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rollbackd_lag_seconds", Buckets: []float64{1, 2, 4}}),
-		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_queue_messages_ready"},
-			[]string{"kind", "queue"}),
-		up:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dependency_up"}, []string{"name"}),
-		dead: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dead_letters"}, nil),
+	registry := prometheus.NewRegistry()
+	made := promauto.With(registry)
+	gauges := func(name string, labels ...string) *prometheus.GaugeVec {
+		return made.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_" + name}, labels)
 	}
-	e.registry.MustRegister(e.deliveries, e.lag, e.ready, e.up, e.dead)
-	return e
+	return &engine{
+		registry: registry,
+		deliveries: made.NewCounterVec(prometheus.CounterOpts{Name: "rollbackd_deliveries_total"},
+			[]string{"queue", "outcome"}),
+		lag:   made.NewHistogram(prometheus.HistogramOpts{Name: "rollbackd_lag_seconds", Buckets: []float64{1, 2, 4}}),
+		ready: gauges("queue_messages_ready", "kind", "queue"), up: gauges("dependency_up", "queue", "name"),
+		dead: gauges("dead_letters"),
+	}
 }
 
 func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
@@ -54,75 +56,55 @@ func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
 // lag of these alone; what nobody knows is not a zero.
 func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	e, r, now := newEngine(), &ring{}, time.Now()
-	e.deliveries.WithLabelValues("applied").Add(1000)
+	e.deliveries.WithLabelValues("q", "applied").Add(1000)
 	e.lag.Observe(3)
 	e.ready.WithLabelValues("retry", "q.retry.1s").Set(2)
 	e.ready.WithLabelValues("retry", "q.retry.5s").Set(3)
 	e.ready.WithLabelValues("main", "q").Set(math.NaN())
-	e.up.WithLabelValues("mysql").Set(1)
-	e.up.WithLabelValues("redis").Set(0)
+	e.up.WithLabelValues("q", "mysql").Set(1)
+	e.up.WithLabelValues("q", "redis").Set(0)
 	first := e.sample(t, r, now)
-	if len(first.Rates) != 0 || first.Lag != nil {
-		t.Errorf("the first sample, of which nobody knows since when, has rates %v and lag %v", first.Rates, first.Lag)
-	}
+	assert.That(t, len(first.Rates) == 0 && first.Lag == nil,
+		"the first sample, of which nobody knows since when, has rates %v and lag %v", first.Rates, first.Lag)
 	if _, known := first.Ready["main"]; known || first.Ready["retry"] != 5 || !first.Up["mysql"] || first.Up["redis"] {
 		t.Errorf("ready %v, up %v", first.Ready, first.Up)
 	}
-	if first.Dead != nil {
-		t.Errorf("nobody has counted the dead rows, and %v are said", first.Dead)
-	}
+	assert.That(t, first.Dead == nil, "nobody has counted the dead rows, and %v are said", first.Dead)
 	e.dead.WithLabelValues().Set(7)
-	e.deliveries.WithLabelValues("applied").Add(500)
-	e.deliveries.WithLabelValues("duplicate").Add(20)
+	e.deliveries.WithLabelValues("q", "applied").Add(500)
+	e.deliveries.WithLabelValues("q", "duplicate").Add(20)
 	for range 200 {
 		e.lag.Observe(0.5)
 	}
 	second := e.sample(t, r, now.Add(10*time.Second))
-	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || *second.Lag != 1 {
-		t.Errorf("rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
-	}
+	assert.That(t, second.Rates["applied"] == 50 && second.Rates["duplicate"] == 2 && *second.Lag == 1,
+		"rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
 	assert.Is(t, *second.Dead, 7, "%v dead rows", second.Dead)
 	third := e.sample(t, r, now.Add(20*time.Second))
-	if third.Rates["applied"] != 0 || third.Lag != nil {
-		t.Errorf("without anything new: rates %v, lag %v", third.Rates, third.Lag)
-	}
+	assert.That(t, third.Rates["applied"] == 0 && third.Lag == nil, "without anything new: rates %v, lag %v", third.Rates,
+		third.Lag)
 	fresh := newEngine() // counters that begin anew
-	fresh.deliveries.WithLabelValues("applied").Add(7)
+	fresh.deliveries.WithLabelValues("q", "applied").Add(7)
 	assert.Is(t, fresh.sample(t, r, now.Add(30*time.Second)).Rates["applied"], 0, "after counters that went back the rate")
 }
 
 // Given a daemon of two queues, one of whose names begins with the other's, then a sample has the figures of one alone,
 // with the queues beside it.
 func TestASampleHasTheFiguresOfItsQueueAlone(t *testing.T) {
-	reg := prometheus.NewRegistry()
+	e := newEngine()
 	for queue, n := range map[string]float64{"q": 3, "q.2": 500} {
-		up := prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rollbackd_dependency_up", ConstLabels: prometheus.Labels{"queue": queue, "name": "service " + queue},
-		})
-		deliveries := prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rollbackd_deliveries_total", ConstLabels: prometheus.Labels{"queue": queue, "outcome": "applied"},
-		})
-		deliveries.Add(n)
-		reg.MustRegister(up, deliveries)
-		for kind, names := range map[string][]string{
-			"main": {queue}, "backstop": {queue + ".backstop"}, "dead": {queue + ".dead"},
-			"retry": {queue + ".retry.1s", queue + ".retry.2s"},
+		e.up.WithLabelValues(queue, "service "+queue)
+		e.deliveries.WithLabelValues(queue, "applied").Add(n)
+		for name, kind := range map[string]string{
+			"": "main", ".backstop": "backstop", ".dead": "dead", ".retry.1s": "retry", ".retry.2s": "retry",
 		} {
-			for _, name := range names {
-				ready := prometheus.NewGauge(prometheus.GaugeOpts{
-					Name: "rollbackd_queue_messages_ready", ConstLabels: prometheus.Labels{"queue": name, "kind": kind},
-				})
-				ready.Set(n)
-				reg.MustRegister(ready)
-			}
+			e.ready.WithLabelValues(kind, queue+name).Set(n)
 		}
 	}
-	families := require.Get(reg.Gather())(t)
-	s := read(families, "q", time.Now())
+	s := e.sample(t, &ring{}, time.Now())
 	ready := map[string]float64{"main": 3, "backstop": 3, "dead": 3, "retry": 6}
-	if s.total["applied"] != 3 || !maps.Equal(s.Ready, ready) || len(s.Up) != 1 {
-		t.Errorf("applied %v, ready %v, up %v; want those of q: 3 and %v", s.total, s.Ready, s.Up, ready)
-	}
+	assert.That(t, s.total["applied"] == 3 && maps.Equal(s.Ready, ready) && len(s.Up) == 1,
+		"applied %v, ready %v, up %v; want those of q: 3 and %v", s.total, s.Ready, s.Up, ready)
 }
 
 // Given samples for longer than an hour, then the last hour of them is kept, the oldest first, and what only the next
@@ -132,15 +114,13 @@ func TestTheLastHourIsKept(t *testing.T) {
 	for i := range sampled + 40 {
 		e.sample(t, r, began.Add(time.Duration(i)*sampleEvery))
 	}
-	if len(r.samples) != sampled || !r.samples[0].At.Equal(began.Add(40*sampleEvery)) {
-		t.Errorf("%d samples, the first at %v", len(r.samples), r.samples[0].At.Sub(began))
-	}
+	assert.That(t, len(r.samples) == sampled && r.samples[0].At.Equal(began.Add(40*sampleEvery)),
+		"%d samples, the first at %v", len(r.samples), r.samples[0].At.Sub(began))
 	for i, s := range r.samples {
 		require.Is(t, (s.total != nil), (i == sampled-1), "sample %d keeps what only the last one needs", i)
 	}
-	if span := r.samples[sampled-1].At.Sub(r.samples[0].At); span > time.Hour || span < time.Hour-sampleEvery {
-		t.Errorf("they span %v", span)
-	}
+	span := r.samples[sampled-1].At.Sub(r.samples[0].At)
+	assert.That(t, span <= time.Hour && span >= time.Hour-sampleEvery, "they span %v", span)
 }
 
 // Given something that is amiss and well again, then the last trouble of each thing is remembered, with its reason, and
@@ -174,40 +154,30 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 // Given a look that takes long, then everybody who asks meanwhile gets what was known, one look goes on at a time, and
 // the end of the view ends it and waits for it.
 func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
-	begun, ended := make(chan struct{}), make(chan struct{})
-	looks := 0
-	b := background[int]{look: func(ctx context.Context, _ func(int)) (int, error) {
-		looks++
-		close(begun)
-		<-ctx.Done()
-		close(ended)
-		return 0, ctx.Err()
-	}}
-	if a := b.get(0); a.Looking {
-		t.Error("it looks before the view runs")
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	b.begin(ctx)
-	var asking sync.WaitGroup
-	for range 20 {
-		asking.Go(func() {
-			if a := b.get(0); !a.At.IsZero() || !a.Looking {
-				t.Errorf("meanwhile: %+v", a)
-			}
-		})
-	}
-	asking.Wait()
-	<-begun
-	stop()
-	b.end()
-	select {
-	case <-ended:
-	default:
-		t.Error("the view ended before its look")
-	}
-	if a := b.get(0); a.Looking || a.Err == nil || looks != 1 {
-		t.Errorf("after the end: %+v, %d looks", a, looks)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		b := background[int]{look: func(ctx context.Context, _ func(int)) (int, error) {
+			looks++
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}}
+		assert.That(t, !b.get(0).Looking, "it looks before the view runs")
+		ctx, stop := context.WithCancel(t.Context())
+		b.begin(ctx)
+		var asking sync.WaitGroup
+		for range 20 {
+			asking.Go(func() {
+				a := b.get(0)
+				assert.That(t, a.At.IsZero() && a.Looking, "meanwhile: %+v", a)
+			})
+		}
+		asking.Wait()
+		synctest.Wait()
+		stop()
+		b.end()
+		a := b.get(0)
+		assert.That(t, !a.Looking && a.Err != nil && looks == 1, "after the end: %+v, %d looks", a, looks)
+	})
 }
 
 func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
@@ -216,18 +186,12 @@ func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
 	b.begin(t.Context())
 	defer b.end()
 	b.tried, b.last = time.Now().Add(-time.Minute), Aged[int]{At: time.Now().Add(-time.Minute), Took: 2 * time.Second}
-	if a := b.get(time.Second); a.Looking {
-		t.Error("a look of two seconds is repeated after a minute")
-	}
+	assert.That(t, !b.get(time.Second).Looking, "a look of two seconds is repeated after a minute")
 	b.paced, b.last.Took = true, 2*time.Minute
-	if a := b.get(time.Second); a.Looking {
-		t.Error("a look of two minutes with rests is repeated after one")
-	}
+	assert.That(t, !b.get(time.Second).Looking, "a look of two minutes with rests is repeated after one")
 	b.paced, b.last.Took = false, 2*time.Second
 	b.tried = time.Now().Add(-time.Hour)
-	if a := b.get(time.Second); !a.Looking {
-		t.Error("it is not repeated after an hour")
-	}
+	assert.That(t, b.get(time.Second).Looking, "it is not repeated after an hour")
 }
 
 // Given a look that goes on, then what it has found so far is known at once to who waits for the first one, and hides
@@ -251,44 +215,40 @@ func TestTheFirstLookTellsWhatItHasFoundSoFar(t *testing.T) {
 		waits.Wait()
 		whole <- 2
 		synctest.Wait()
-		if a := b.get(time.Minute); a.Value != 2 || a.Looking {
-			t.Errorf("after the first look: %+v", a)
+		knows := func(when string, want int, looking bool) {
+			t.Helper()
+			a := b.get(time.Minute)
+			assert.That(t, a.Value == want && a.Looking == looking, "%s: %+v", when, a)
 		}
+		knows("after the first look", 2, false)
 		time.Sleep(time.Hour) // of the bubble: it takes no time
 		b.get(time.Minute)
 		part <- 3
 		synctest.Wait()
-		if a := b.get(time.Minute); a.Value != 2 || !a.Looking {
-			t.Errorf("during the second look: %+v", a)
-		}
+		knows("during the second look", 2, true)
 		whole <- 4
 		synctest.Wait()
-		if a := b.get(time.Minute); a.Value != 4 || a.Looking {
-			t.Errorf("after the second look: %+v", a)
-		}
+		knows("after the second look", 4, false)
 	})
 }
 
 // Given a view over an engine, then it takes the first figures at once, and is over when its context is.
 func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
-	e := newEngine()
-	v := New(Options{
-		Metrics: e.registry, Health: func() server.Readiness { return server.Readiness{Waiting: []string{"mysql: away"}} },
-		Logger: slog.New(slog.DiscardHandler),
+	synctest.Test(t, func(t *testing.T) {
+		v := New(Options{
+			Metrics: newEngine().registry, Logger: slog.New(slog.DiscardHandler),
+			Health: func() server.Readiness { return server.Readiness{Waiting: []string{"mysql: away"}} },
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { v.Run(ctx) })
+		synctest.Wait()
+		h := v.Hour()
+		assert.That(t, !h.Now().At.IsZero() && len(h.Troubles) == 1 && h.Troubles[0].What == "mysql" && h.Troubles[0].Stops,
+			"%+v", h)
+		stop()
+		running.Wait()
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	over := make(chan struct{})
-	go func() { v.Run(ctx); close(over) }()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for v.Hour().Now().At.IsZero() {
-		<-tick.C
-	}
-	if h := v.Hour(); len(h.Troubles) != 1 || h.Troubles[0].What != "mysql" || !h.Troubles[0].Stops {
-		t.Errorf("%+v", h.Troubles)
-	}
-	stop()
-	<-over
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
