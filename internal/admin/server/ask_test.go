@@ -59,14 +59,12 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 				Group: "group", Queue: "queue", Consuming: true, Waiting: []string{"mysql: refused"}, Degraded: []string{why},
 			}))
 			got, err := Ask(t.Context(), host+":"+port, "")
-			if err != nil || got.Group != "group" || got.Queue != "queue" || got.Ready || got.Draining ||
-				!slices.Equal(got.Waiting, []string{"mysql: refused"}) || !slices.Equal(got.Degraded, []string{why}) {
-				t.Errorf("Ask = %+v, %v", got, err)
-			}
+			assert.That(t, err == nil && got.Group == "group" && got.Queue == "queue" && !got.Ready && !got.Draining &&
+				slices.Equal(got.Waiting, []string{"mysql: refused"}) && slices.Equal(got.Degraded, []string{why}), "Ask = %+v, %v",
+				got, err)
 			from, err := netip.ParseAddrPort(got.From)
-			if err != nil || !from.Addr().IsLoopback() || fmt.Sprint(from.Port()) != port {
-				t.Errorf("it is said to answer at %q, %v", got.From, err)
-			}
+			assert.That(t, err == nil && from.Addr().IsLoopback() && fmt.Sprint(from.Port()) == port,
+				"it is said to answer at %q, %v", got.From, err)
 		})
 	}
 }
@@ -88,14 +86,10 @@ func TestAProbeTellsAliveFromReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr := daemon(t, "127.0.0.1:0", c.health)
 			alive, ready := Alive(t.Context(), addr, time.Minute), Ready(t.Context(), addr, time.Minute)
-			if !errors.Is(alive, c.alive) || !errors.Is(ready, c.ready) || c.alive == nil && alive != nil ||
-				c.ready == nil && ready != nil {
-				t.Errorf("alive: %v, want %v; ready: %v, want %v", alive, c.alive, ready, c.ready)
-			}
+			assert.That(t, errors.Is(alive, c.alive) && errors.Is(ready, c.ready) && (c.alive != nil || alive == nil) &&
+				(c.ready != nil || ready == nil), "alive: %v, want %v; ready: %v, want %v", alive, c.alive, ready, c.ready)
 			for _, err := range []error{alive, ready} {
-				if err != nil && !strings.Contains(err.Error(), c.why) {
-					t.Errorf("the error %q does not say %q", err, c.why)
-				}
+				assert.That(t, err == nil || strings.Contains(err.Error(), c.why), "the error %q does not say %q", err, c.why)
 			}
 		})
 	}
@@ -154,14 +148,11 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 			addr := s.Listener.Addr().String()
 			got, err := Ask(t.Context(), addr, "")
 			alive, ready := Alive(t.Context(), addr, time.Minute), Ready(t.Context(), addr, time.Minute)
-			if !errors.Is(err, ErrStranger) || !errors.Is(alive, ErrStranger) || !errors.Is(ready, ErrStranger) {
-				t.Errorf("Ask = %+v, %v; it is alive: %v, ready: %v", got, err, alive, ready)
-			}
+			assert.That(t, errors.Is(err, ErrStranger) && errors.Is(alive, ErrStranger) && errors.Is(ready, ErrStranger),
+				"Ask = %+v, %v; it is alive: %v, ready: %v", got, err, alive, ready)
 		})
 	}
-	if followed.Load() {
-		t.Error("the redirect was followed")
-	}
+	assert.That(t, !followed.Load(), "the redirect was followed")
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

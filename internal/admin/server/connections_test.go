@@ -142,9 +142,8 @@ func TestHeadersEndSoon(t *testing.T) {
 	began := time.Now()
 	c := b.connect("127.0.0.1", halves[1])
 	_ = c.SetReadDeadline(began.Add(time.Minute))
-	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatal("half a header holds a connection for a minute")
-	}
+	_, err := io.Copy(io.Discard, c)
+	require.That(t, !errors.Is(err, os.ErrDeadlineExceeded), "half a header holds a connection for a minute")
 	assert.AtMost(t, time.Since(began), 10*headersWithin, "half a header holds a connection for")
 	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
 	resp := require.Get(http.ReadResponse(bufio.NewReader(large), nil))(t)
@@ -189,13 +188,11 @@ func TestNobodyTakesAllPlaces(t *testing.T) {
 		b.connect("127.0.0.1", halves[1])
 	}
 	b.alive()
-	if status, _ := b.ask("token-of-bob"); status != http.StatusOK {
-		t.Errorf("another person gets HTTP %d", status)
-	}
+	status, _ := b.ask("token-of-bob")
+	assert.That(t, status == http.StatusOK, "another person gets HTTP %d", status)
 	close(end)
 	asking.Wait()
 	assert.Is(t, answers[http.StatusOK], mostOpen/8, "he is answered with %v", answers)
-	if status, _ := b.ask("token-of-ann"); status != http.StatusOK {
-		t.Errorf("after that he gets HTTP %d", status)
-	}
+	status, _ = b.ask("token-of-ann")
+	assert.That(t, status == http.StatusOK, "after that he gets HTTP %d", status)
 }

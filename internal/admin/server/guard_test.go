@@ -90,9 +90,8 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := c.ask(g, Act)
-			if w.Code != c.want || w.Code == 200 && w.Body.String() != Local {
-				t.Errorf("HTTP %d %s, want %d", w.Code, w.Body, c.want)
-			}
+			assert.That(t, w.Code == c.want && (w.Code != 200 || w.Body.String() == Local), "HTTP %d %s, want %d", w.Code,
+				w.Body, c.want)
 			if c.peer != "" && c.want == 403 {
 				public := httptest.NewRecorder()
 				g.Public(http.NotFoundHandler()).ServeHTTP(public, asked{peer: c.peer, host: c.host}.request("/sign-in"))
@@ -148,10 +147,9 @@ func TestReasonsAreToldToThoseWhoMayLook(t *testing.T) {
 		h.ServeHTTP(w, c.from.request("/readyz"))
 		const names = `{"ready":false,"draining":false,"waiting":["mysql","person"],"degraded":["q.dead"],"group":"g",` +
 			`"queue":"q"}`
-		if got := strings.TrimSpace(w.Body.String()); w.Code != 503 || strings.Contains(got, secret) != c.told ||
-			!c.told && got != names {
-			t.Errorf("%s: HTTP %d %s", name, w.Code, got)
-		}
+		got := strings.TrimSpace(w.Body.String())
+		assert.That(t, w.Code == 503 && strings.Contains(got, secret) == c.told && (c.told || got == names), "%s: HTTP %d %s",
+			name, w.Code, got)
 	}
 }
 
@@ -180,21 +178,16 @@ func TestATokenOpensWhatItsRightSays(t *testing.T) {
 	} {
 		a := asked{header: token(text), peer: "10.0.0.7:1", host: "shop.example"}
 		look, act := a.ask(g, Look), a.ask(g, Act)
-		if look.Code != c.look || act.Code != c.act || look.Code == 200 && look.Body.String() != c.name {
-			t.Errorf("%q: %d %s and %d, want %+v", text, look.Code, look.Body, act.Code, c)
-		}
-		if look.Code == 401 && look.Header().Get("WWW-Authenticate") == "" {
-			t.Error("401 without WWW-Authenticate")
-		}
+		assert.That(t, look.Code == c.look && act.Code == c.act && (look.Code != 200 || look.Body.String() == c.name),
+			"%q: %d %s and %d, want %+v", text, look.Code, look.Body, act.Code, c)
+		assert.That(t, look.Code != 401 || look.Header().Get("WWW-Authenticate") != "", "401 without WWW-Authenticate")
 	}
-	if strings.Contains(logs.String(), "token-of-eve") || !strings.Contains(logs.String(), "10.0.0.7") {
-		t.Errorf("the log of a refused token: %s", logs.String())
-	}
+	assert.That(t, !strings.Contains(logs.String(), "token-of-eve") && strings.Contains(logs.String(), "10.0.0.7"),
+		"the log of a refused token: %s", logs.String())
 	assert.Is(t, (asked{}).ask(g, Look).Code, 401, "the loopback without a token: HTTP")
 	page := asked{header: http.Header{"Accept": {"text/html,*/*"}}}.ask(g, Look)
-	if page.Code != 303 || page.Header().Get("Location") != "/sign-in?next=%2Fpage%3Fx%3D1" {
-		t.Errorf("a browser is answered with %d to %q", page.Code, page.Header().Get("Location"))
-	}
+	assert.That(t, page.Code == 303 && page.Header().Get("Location") == "/sign-in?next=%2Fpage%3Fx%3D1",
+		"a browser is answered with %d to %q", page.Code, page.Header().Get("Location"))
 }
 
 // Given that the file of tokens changes, then it holds from the next request on; given that it cannot be read, then
@@ -205,21 +198,14 @@ func TestTheFileOfTokensIsReadAgain(t *testing.T) {
 	var logs bytes.Buffer
 	g := newGuard(t, GuardOptions{TokensFile: path}, &logs)
 	can := func(text string) bool { return asked{header: token(text)}.ask(g, Look).Code == 200 }
-	if !can("first") || can("second") {
-		t.Fatal("the first token does not open")
-	}
+	require.That(t, can("first") && !can("second"), "the first token does not open")
 	writeFile(t, path, "ann full second-token\n")
-	if can("first") || !can("second-token") {
-		t.Error("the changed file is not read")
-	}
+	assert.That(t, !can("first") && can("second-token"), "the changed file is not read")
 	writeFile(t, path, "ann everything third-secret-token\n")
-	if !can("second-token") || can("third-secret-token") || !can("second-token") {
-		t.Error("a broken file changes who is let in")
-	}
+	assert.That(t, can("second-token") && !can("third-secret-token") && can("second-token"),
+		"a broken file changes who is let in")
 	require.OK(t, os.Remove(path))
-	if !can("second-token") {
-		t.Error("without the file nobody is let in")
-	}
+	assert.That(t, can("second-token"), "without the file nobody is let in")
 	if n := strings.Count(logs.String(), "cannot be read again"); n != 2 || strings.Contains(logs.String(), "third") {
 		t.Errorf("%d warnings, want one for each trouble:\n%s", n, logs.String())
 	}
@@ -239,9 +225,8 @@ func TestABadFileOfTokensIsRefusedByLineAndWithoutItsText(t *testing.T) {
 		strings.Repeat("# why\n", 1<<20/6-3) + "ann full a\nbob read tok-secret": "over 1048576 bytes",
 	} {
 		_, err := ReadTokens(strings.NewReader(text))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%.50q: %v, want %q", text, err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "secret"),
+			"%.50q: %v, want %q", text, err, want)
 	}
 }
 
@@ -260,27 +245,20 @@ func TestASessionIsItsTokenAndNothingElse(t *testing.T) {
 		}
 		return w.Result().Cookies()[0]
 	}
-	if signIn("another", "http://shop.example") != nil {
-		t.Fatal("a wrong token signs in")
-	}
+	require.That(t, signIn("another", "http://shop.example") == nil, "a wrong token signs in")
 	c := signIn(" the-one-and-only\n", "https://shop.example") // pasted
-	if c == nil || !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || c.Path != "/x/y/" ||
-		strings.Contains(c.Value, one) || time.Until(c.Expires) > sessionTime {
-		t.Fatalf("the cookie: %+v", c)
-	}
-	if plain := signIn(one, "http://localhost:8080"); plain.Secure {
-		t.Error("over plain HTTP the browser would not send a Secure cookie back")
-	}
+	require.That(t, c != nil && c.HttpOnly && c.Secure && c.SameSite == http.SameSiteStrictMode && c.Path == "/x/y/" &&
+		!strings.Contains(c.Value, one) && time.Until(c.Expires) <= sessionTime, "the cookie: %+v", c)
+	plain := signIn(one, "http://localhost:8080")
+	assert.That(t, !plain.Secure, "over plain HTTP the browser would not send a Secure cookie back")
 	remote := asked{cookie: c, peer: "10.0.0.7:1", host: "shop.example"}
-	if a, b := remote.ask(g, Act), remote.ask(other, Act); a.Code != 200 || b.Code != 200 ||
-		a.Body.String() != SettingName {
-		t.Errorf("HTTP %d and %d, want 200 of both daemons", a.Code, b.Code)
-	}
+	a, b := remote.ask(g, Act), remote.ask(other, Act)
+	assert.That(t, a.Code == 200 && b.Code == 200 && a.Body.String() == SettingName,
+		"HTTP %d and %d, want 200 of both daemons", a.Code, b.Code)
 	now := time.Now()
 	known := Token{SettingName, Act, sha256.Sum256([]byte(one))}
-	if !opensSession(known, c.Value, now) || opensSession(known, c.Value, now.Add(sessionTime+time.Second)) {
-		t.Error("a session does not end")
-	}
+	assert.That(t, opensSession(known, c.Value, now) && !opensSession(known, c.Value, now.Add(sessionTime+time.Second)),
+		"a session does not end")
 	if opensSession(known, sealSession(known, "anything", now.Add(time.Hour)), now) { // by the hash, without the token
 		t.Error("the hash is enough for a session")
 	}
@@ -328,9 +306,8 @@ func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 			"X-Groups": {"on-call"}, "Sec-Fetch-Site": {"cross-site"}}}, 403, 403},
 	} {
 		look, act := c.ask(g, Look), c.ask(g, Act)
-		if look.Code != c.look || act.Code != c.act {
-			t.Errorf("%s: HTTP %d and %d, want %d and %d", name, look.Code, act.Code, c.look, c.act)
-		}
+		assert.That(t, look.Code == c.look && act.Code == c.act, "%s: HTTP %d and %d, want %d and %d", name, look.Code,
+			act.Code, c.look, c.act)
 		if who := look.Body.String(); look.Code == http.StatusOK && !strings.HasSuffix(who, " (proxy)") {
 			t.Errorf("%s: he is called %q, as a token may be", name, who)
 		}

@@ -46,15 +46,12 @@ func TestAStrangerTriesFewTokens(t *testing.T) {
 		g := guarded(t, nil, io.Discard)
 		assert.Is(t, tries(g, "10.0.0.7:1", 500), wrongOfOne, "tokens were looked at")
 		w := with(g, "10.0.0.7:2", "the-one")
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "5" ||
-			!strings.Contains(w.Body.String(), "try again in 5 s") {
-			t.Errorf("the right one, after too many: HTTP %d, Retry-After %q: %s", w.Code, w.Header().Get("Retry-After"),
-				w.Body)
-		}
-		if page := (asked{peer: "10.0.0.7:1", header: http.Header{"Authorization": {"Bearer x"}, "Accept": {"text/html"}}}).
-			ask(g, Look); page.Code != http.StatusTooManyRequests {
-			t.Errorf("a browser: HTTP %d", page.Code)
-		}
+		assert.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "5" &&
+			strings.Contains(w.Body.String(), "try again in 5 s"), "the right one, after too many: HTTP %d, Retry-After %q: %s",
+			w.Code, w.Header().Get("Retry-After"), w.Body)
+		page := (asked{peer: "10.0.0.7:1", header: http.Header{"Authorization": {"Bearer x"},
+			"Accept": {"text/html"}}}).ask(g, Look)
+		assert.That(t, page.Code == http.StatusTooManyRequests, "a browser: HTTP %d", page.Code)
 		answer := httptest.NewRecorder()
 		signIn := asked{method: http.MethodPost, peer: "10.0.0.7:3"}.request("/sign-in")
 		if _, err := g.SignIn(answer, signIn, "the-one"); err == nil || answer.Header().Get("Retry-After") != "5" {
@@ -130,21 +127,18 @@ func TestRefusedTokensAreCountedAndToldOnceAMinute(t *testing.T) {
 		tries(g, "10.0.0.7:1", 100)
 		time.Sleep(warnEvery)
 		tries(g, "10.0.0.7:1", 1)
-		if n := strings.Count(logs.String(), "unknown tokens are refused"); n != 2 ||
-			!strings.Contains(logs.String(), "since_last_line=1 last_from=10.0.0.7:1") ||
-			!strings.Contains(logs.String(), "since_last_line=100 ") || strings.Contains(logs.String(), "guess-") {
-			t.Errorf("%d lines, want 2 with their counts and no token:\n%s", n, logs.String())
-		}
+		n := strings.Count(logs.String(), "unknown tokens are refused")
+		assert.That(t, n == 2 && strings.Contains(logs.String(), "since_last_line=1 last_from=10.0.0.7:1") &&
+			strings.Contains(logs.String(), "since_last_line=100 ") && !strings.Contains(logs.String(), "guess-"),
+			"%d lines, want 2 with their counts and no token:\n%s", n, logs.String())
 		families, err := metrics.Gather()
-		if err != nil || len(families) != 1 || families[0].GetName() != "rollbackd_refused_tokens_total" {
-			t.Fatalf("%v, %v", families, err)
-		}
+		require.That(t, err == nil && len(families) == 1 && families[0].GetName() == "rollbackd_refused_tokens_total",
+			"%v, %v", families, err)
 		counts := map[string]float64{}
 		for _, m := range families[0].GetMetric() {
 			counts[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 		}
-		if counts[whyUnknown] != wrongOfOne+1 || counts[whyTooMany] != 100-wrongOfOne {
-			t.Errorf("the metric says %v", counts)
-		}
+		assert.That(t, counts[whyUnknown] == wrongOfOne+1 && counts[whyTooMany] == 100-wrongOfOne, "the metric says %v",
+			counts)
 	})
 }
