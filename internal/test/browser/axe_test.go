@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // axeSource is the script of axe-core, read once.
@@ -72,20 +75,17 @@ func TestWhatGoesWrongInAPageIsNoticed(t *testing.T) {
 		"Content Security Policy", "console.error", "exception", "dialog: hello", "request to http://elsewhere.example/",
 		"status of 404",
 	} {
-		eventually(t, "it is noticed: "+want, func() bool { return len(b.forgive(want)) > 0 })
+		poll.Until(t, "it is noticed: "+want, func() bool { return len(b.forgive(want)) > 0 })
 	}
 	b.forgive("") // what it says twice
 	l := b.layout()
-	if l.Over <= 0 || len(l.Offenders) == 0 || len(l.Marks) != 1 || l.Parts == "a header main footer" {
-		t.Errorf("of the layout this is noticed: %+v", l)
-	}
+	assert.That(t, l.Over > 0 && len(l.Offenders) != 0 && len(l.Marks) == 1 && l.Parts != "a header main footer",
+		"of the layout this is noticed: %+v", l)
 	found := map[string]string{}
 	for _, f := range b.axe() {
 		found[f.ID] = f.Impact
 	}
-	if found["image-alt"] != "critical" || found["color-contrast"] != "serious" {
-		t.Errorf("axe-core finds %v", found)
-	}
+	assert.That(t, found["image-alt"] == "critical" && found["color-contrast"] == "serious", "axe-core finds %v", found)
 }
 
 // badPage serves a page with every fault that the tests look for.

@@ -52,9 +52,8 @@ func (w *world) hostileLetters() {
 			string(reason), string(reason)+": "+hostile)
 	}
 	for _, reason := range dedup.Reasons() {
-		if w.count("SELECT COUNT(*) FROM consumer_log WHERE reason = ?", string(reason)) == 0 {
-			w.t.Errorf("no letter is dead for %s", reason)
-		}
+		assert.That(w.t, w.count("SELECT COUNT(*) FROM consumer_log WHERE reason = ?", string(reason)) != 0,
+			"no letter is dead for %s", reason)
 	}
 	w.stuck("stuck "+hostile, hostile[:90])
 }
@@ -161,9 +160,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		"/acts?", "/acts/…?", "/message?key&tag", "/letter/edit?key&tag",
 		"/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",
 	} {
-		if kinds[basePath+want] == 0 {
-			t.Errorf("no page of the kind %s was opened: %v", want, kinds)
-		}
+		assert.That(t, kinds[basePath+want] != 0, "no page of the kind %s was opened: %v", want, kinds)
 	}
 	if t.Failed() {
 		return
@@ -206,9 +203,7 @@ func TestPagesThatSayWhatIsWrongAreUsable(t *testing.T) {
 	b.stands("the sign-in")
 	b.do(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"+kb.Enter))
 	b.shows("This token is not one of those that are known here.")
-	if len(b.forgive("status of 401")) == 0 {
-		t.Error("Chromium does not tell of the refused token in its console")
-	}
+	assert.That(t, len(b.forgive("status of 401")) != 0, "Chromium does not tell of the refused token in its console")
 	w.signIn(b)
 	assert.Is(t, ask[string](b, "location.href"), w.at+"/", "the sign-in leads to")
 	const lightness = `getComputedStyle(document.body).backgroundColor.match(/\d+/g).reduce((a, x) => a + +x, 0)`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // unreserved are rollbacks of orders that have reserved nothing, so that they are dead letters of one group.
@@ -204,9 +205,7 @@ func (k *keyboard) comes(text string) {
 		k.shows(text)
 	}
 	for late := time.Now().Add(patience); !ask[bool](k.tab, fmt.Sprintf(`document.body.innerText.includes(%q)`, text)); {
-		if time.Now().After(late) {
-			k.t.Fatalf("the act does not end with %q", text)
-		}
+		require.That(k.t, !time.Now().After(late), "the act does not end with %q", text)
 		k.do(chromedp.Reload())
 	}
 }
@@ -350,7 +349,5 @@ func TestAnOpenPageChangesByItself(t *testing.T) {
 		Object.assign(document.createElement("i"), {className: "old"})) || true`)
 	b.until("its part was replaced", `!document.querySelector("#stuck .old")`)
 	assert.Is(t, ask[int](b, `document.querySelector("#stuck .scroll").scrollLeft`), 40, "the table was scrolled back, to")
-	if !ask[bool](b, "window.sameDocument === true") {
-		t.Error("the page was loaded again")
-	}
+	assert.That(t, ask[bool](b, "window.sameDocument === true"), "the page was loaded again")
 }

@@ -144,9 +144,7 @@ func (b *tab) call(method string, params any) {
 func ask[T any](b *tab, expression string) T {
 	b.t.Helper()
 	v, err := tryAsk[T](b, expression)
-	if err != nil {
-		b.t.Fatalf("%s\n%v", expression, err)
-	}
+	require.That(b.t, err == nil, "%s\n%v", expression, err)
 	return v
 }
 
@@ -203,9 +201,8 @@ func (b *tab) layout() layout {
 func (b *tab) stands(where string) {
 	b.t.Helper()
 	l := b.layout()
-	if l.Over > 0 || len(l.Offenders) > 0 {
-		b.t.Errorf("%s is %d pixels wider than the screen: %q", where, l.Over, l.Offenders)
-	}
+	assert.That(b.t, l.Over <= 0 && len(l.Offenders) == 0, "%s is %d pixels wider than the screen: %q", where, l.Over,
+		l.Offenders)
 	assert.AtMost(b.t, len(l.Marks), 0, "%s shows the characters %q as they", where, l.Marks)
 	assert.Is(b.t, l.Parts, "a header main footer", "%s consists", where)
 }

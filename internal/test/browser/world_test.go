@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -52,9 +54,8 @@ func newWorld(t *testing.T, more ...string) *world {
 	t.Cleanup(func() {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
-		if code, err := daemon.Stop(stopping); err != nil || code != 0 {
-			t.Errorf("the daemon ended with %d, %v", code, err)
-		}
+		code, err := daemon.Stop(stopping)
+		assert.That(t, err == nil && code == 0, "the daemon ended with %d, %v", code, err)
 	})
 	starting, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -70,23 +71,15 @@ type letter struct {
 	reason         dedup.Reason
 }
 
-// publish publishes a message and no more.
-func (w *world) publish(l letter) {
-	w.t.Helper()
-	m := stack.Message{MessageId: l.key, Type: l.tag, Body: []byte(l.body), Headers: l.headers, DeliveryMode: 2}
-	if m.Type == "" {
-		m.Type = "stock.rollback"
-	}
-	w.broker.Publish("", w.queue, m)
-}
-
 // die publishes messages and waits until all of them are dead, each for its reason.
 func (w *world) die(letters ...letter) {
 	w.t.Helper()
 	for _, l := range letters {
-		w.publish(l)
+		w.broker.Publish("", w.queue, stack.Message{
+			MessageId: l.key, Type: cmp.Or(l.tag, "stock.rollback"), Body: []byte(l.body), Headers: l.headers, DeliveryMode: 2,
+		})
 	}
-	eventually(w.t, fmt.Sprintf("%d more letters are dead", len(letters)), func() bool {
+	poll.Until(w.t, fmt.Sprintf("%d more letters are dead", len(letters)), func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") >= w.sent+len(letters)
 	})
 	w.sent += len(letters)
@@ -95,10 +88,9 @@ func (w *world) die(letters ...letter) {
 			continue // under a key of its own
 		}
 		var got dedup.Reason
-		if err := w.db.QueryRowContext(w.t.Context(), "SELECT reason FROM consumer_log WHERE msg_key = ?",
-			[]byte(l.key)).Scan(&got); err != nil || got != l.reason {
-			w.t.Fatalf("%q is dead for %q, %v; want %q", l.key, got, err, l.reason)
-		}
+		err := w.db.QueryRowContext(w.t.Context(), "SELECT reason FROM consumer_log WHERE msg_key = ?",
+			[]byte(l.key)).Scan(&got)
+		require.That(w.t, err == nil && got == l.reason, "%q is dead for %q, %v; want %q", l.key, got, err, l.reason)
 	}
 }
 
@@ -123,11 +115,4 @@ func (w *world) exec(query string, args ...any) {
 func (w *world) count(query string, args ...any) int {
 	w.t.Helper()
 	return stack.Number(w.t, w.db, query, args...)
-}
-
-func eventually(t *testing.T, what string, yes func() bool) {
-	t.Helper()
-	if !poll.Within(patience, yes) {
-		t.Fatalf("still not after %v: %s", patience, what)
-	}
 }
