@@ -19,8 +19,8 @@ import (
 func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 	w := newWorld(t, "/x", people(t), view.Hide{})
 	paths := []string{
-		"/letters/act", "/pause", "/resume", "/reconcile", "/reconcile/mend",
-		"/acts/01890000-0000-7000-8000-000000000000/stop",
+		"/letters/act", "/pause", "/resume", "/reconcile", "/reconcile/mend", "/reconcile/expected", "/letters/rehearse",
+		"/letter/edit", "/letter/edit/send", "/outbox/act", "/acts/01890000-0000-7000-8000-000000000000/stop",
 	}
 	for _, path := range append(paths, paths[:2]...) {
 		got := w.holds(path, w.ask(rita, "/x"+path, url.Values{"why": {"because"}}), http.StatusForbidden,
@@ -28,21 +28,16 @@ func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 		assert.Is(t, got.kind, "application/problem+json", "%s", path)
 	}
 	all, _, err := w.desk.Acts(t.Context(), operator.ActFilter{})
-	if err != nil || len(all) != len(paths) {
-		t.Fatalf("%d acts, %v; want %d", len(all), err, len(paths))
-	}
+	require.That(t, err == nil && len(all) == len(paths), "%d acts, %v; want %d", len(all), err, len(paths))
 	for i, a := range all {
-		if a.Kind != operator.KindRefused || a.Actor != "rita" || a.State != operator.Failed {
-			t.Errorf("%+v", a)
-		}
+		assert.That(t, a.Kind == operator.KindRefused && a.Actor == "rita" && a.State == operator.Failed, "%+v", a)
 		assert.Has(t, w.ask(anna, "/x/acts/"+a.ID, nil).page, "POST "+paths[len(paths)-1-i],
 			"the page of the act does not say what was asked for")
 	}
 	// Who has no right at all is nobody who could be named.
 	assert.Is(t, w.ask("no token of ours", "/x/pause", url.Values{}).status, http.StatusUnauthorized, "a stranger: HTTP")
-	if all, _, err := w.desk.Acts(t.Context(), operator.ActFilter{}); err != nil || len(all) != len(paths) {
-		t.Errorf("%d acts, %v", len(all), err)
-	}
+	all, _, err = w.desk.Acts(t.Context(), operator.ActFilter{})
+	assert.That(t, err == nil && len(all) == len(paths), "%d acts, %v", len(all), err)
 }
 
 // The same refusal counts once in a minute, and one who thinks of ever new ones does not fill the memory.
@@ -63,9 +58,8 @@ func TestTheSameRefusalIsNewsOnceInAMinute(t *testing.T) {
 		f.news(strings.Repeat("x", i), now)
 	}
 	assert.AtMost(t, len(f.known), mostRefused, "are remembered")
-	if !f.news("later", now.Add(3*refusedEvery)) || len(f.known) > 10 {
-		t.Errorf("after a while %d are remembered", len(f.known))
-	}
+	assert.That(t, f.news("later", now.Add(3*refusedEvery)) && len(f.known) <= 10, "after a while %d are remembered",
+		len(f.known))
 }
 
 // Given acts whose workers said nothing for four seconds, and for longer than a lease, three that hold all places and

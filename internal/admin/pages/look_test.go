@@ -10,6 +10,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -29,9 +30,8 @@ func (w *world) everything() (sums string) {
 		require.OK(w.t, rows.Scan(&table, &sum))
 		sums += fmt.Sprintln(table, sum)
 	}
-	if err := rows.Err(); err != nil || !strings.Contains(sums, "consumer_log_once") {
-		w.t.Fatalf("%v: %s", err, sums)
-	}
+	err := rows.Err()
+	require.That(w.t, err == nil && strings.Contains(sums, "consumer_log_once"), "%v: %s", err, sums)
 	return sums
 }
 
@@ -52,9 +52,8 @@ func TestALookChangesNothing(t *testing.T) {
 	}
 	for _, path := range paths {
 		for range 3 {
-			if status, page := w.get(path); status != http.StatusOK && !strings.HasPrefix(path, "/order") {
-				t.Errorf("%s: HTTP %d:\n%s", path, status, page)
-			}
+			status, page := w.get(path)
+			assert.That(t, status == http.StatusOK || strings.HasPrefix(path, "/order"), "%s: HTTP %d:\n%s", path, status, page)
 		}
 		for _, site := range []string{"cross-site", "same-site"} {
 			for kind, h := range map[string][]string{
@@ -66,15 +65,12 @@ func TestALookChangesNothing(t *testing.T) {
 			} {
 				status, _ := w.get(path, append(h, "Sec-Fetch-Site", site)...)
 				open := strings.HasPrefix(path, "/static/") || kind == "a page" && !strings.HasPrefix(path, "/letters/act")
-				if (status == http.StatusForbidden) == open {
-					t.Errorf("%s for %s %s: HTTP %d", path, kind, site, status)
-				}
+				assert.That(t, (status == http.StatusForbidden) != open, "%s for %s %s: HTTP %d", path, kind, site, status)
 			}
 		}
 		for _, site := range []string{"same-origin", "none"} {
-			if status, _ := w.get(path, "Sec-Fetch-Site", site); status == http.StatusForbidden {
-				t.Errorf("%s from these pages (%s): HTTP %d", path, site, status)
-			}
+			status, _ := w.get(path, "Sec-Fetch-Site", site)
+			assert.That(t, status != http.StatusForbidden, "%s from these pages (%s): HTTP %d", path, site, status)
 		}
 		require.Is(t, w.everything(), before, "%s has changed to", path)
 	}

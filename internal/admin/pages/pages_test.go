@@ -196,9 +196,7 @@ func (w *world) holds(what string, a answer, status int, texts ...string) answer
 			good = false
 		}
 	}
-	if !good {
-		w.t.Errorf("%s: HTTP %d, want %d:\n%s", what, a.status, status, a.page)
-	}
+	assert.That(w.t, good, "%s: HTTP %d, want %d:\n%s", what, a.status, status, a.page)
 	return a
 }
 
@@ -233,9 +231,8 @@ func (w *world) until(path, text string) string {
 		if strings.Contains(page, text) {
 			return page
 		}
-		if status != http.StatusOK || time.Since(began) > time.Minute {
-			w.t.Fatalf("%s: HTTP %d, without %q:\n%s", path, status, text, page)
-		}
+		require.That(w.t, status == http.StatusOK && time.Since(began) <= time.Minute, "%s: HTTP %d, without %q:\n%s", path,
+			status, text, page)
 	}
 }
 
@@ -267,7 +264,7 @@ func (w *world) compared() (id string) {
 	}
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile
-	text := require.Get(json.Marshal(operator.Result{Report: marshal(w.t, report)}))(w.t)
+	text := require.Get(json.Marshal(operator.Result{Report: require.Get(json.Marshal(report))(w.t)}))(w.t)
 	a := require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil,
 		""))(w.t)
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
@@ -275,11 +272,6 @@ func (w *world) compared() (id string) {
 		Of: a.ID, Number: 1, Finding: report.Findings[1],
 	}, hostile))(w.t)
 	return a.ID
-}
-
-func marshal(t *testing.T, v any) []byte {
-	t.Helper()
-	return require.Get(json.Marshal(v))(t)
 }
 
 var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
@@ -309,25 +301,19 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 		}
 		seen[path] = true
 		status, page := w.get(path)
-		if status != http.StatusOK && path != "/x/y/message?key=none" {
-			t.Errorf("%s: HTTP %d", path, status)
-		}
+		assert.That(t, status == http.StatusOK || path == "/x/y/message?key=none", "%s: HTTP %d", path, status)
 		if strings.Contains(path, "/static/") || strings.Contains(path, "/download") {
 			continue
 		}
 		for _, bad := range []string{"<script>alert", "<img src=x", "\u202e", "ZgotmplZ", "href=\"javascript", "style="} {
-			if strings.Contains(page, bad) {
-				t.Errorf("%s holds %q", path, bad)
-			}
+			assert.That(t, !strings.Contains(page, bad), "%s holds %q", path, bad)
 		}
 		for _, m := range linked.FindAllStringSubmatch(page, -1) {
 			to := html.UnescapeString(m[1])
 			if strings.HasPrefix(to, "#") {
 				continue
 			}
-			if !strings.HasPrefix(to, "/x/y/") {
-				t.Errorf("%s leads out of the base path: %q", path, to)
-			}
+			assert.That(t, strings.HasPrefix(to, "/x/y/"), "%s leads out of the base path: %q", path, to)
 			if !strings.Contains(m[0], "action=") {
 				queue = append(queue, to)
 			}
@@ -337,11 +323,8 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 		"/x/y/reconcile/finding?", "/x/y/reconcile?of=", "/x/y/pause", "/x/y/acts/",
 		"/x/y/letters/act?act=replay&all=1", "/x/y/letters/act?act=discard",
 	} {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(path string) bool {
-			return strings.HasPrefix(path, want)
-		}) {
-			t.Errorf("no link leads to %s", want)
-		}
+		assert.That(t, slices.ContainsFunc(slices.Collect(maps.Keys(seen)),
+			func(path string) bool { return strings.HasPrefix(path, want) }), "no link leads to %s", want)
 	}
 	assert.AtLeast(t, len(seen), 15, "only addresses were found: %v", seen)
 }
@@ -356,9 +339,7 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	const search, first = "/stock/letters?error=sku+2099", "key=k-2099&amp;"
 	quick := w.says(search, http.StatusOK, "!"+first, "Not all letters were looked through")
 	further := regexp.MustCompile(`href="([^"]*)">Look further`).FindStringSubmatch(quick)
-	if further == nil {
-		t.Fatalf("nothing leads further:\n%s", quick)
-	}
+	require.That(t, further != nil, "nothing leads further:\n%s", quick)
 	w.says(html.UnescapeString(further[1]), http.StatusOK, first)
 	w.says(search+"&whole=1", http.StatusOK, first, "!Not all")
 }
@@ -373,10 +354,9 @@ func TestManyLettersAreGroupedBitByBit(t *testing.T) {
 	page = w.until("/letters", "5,500 letters in all")
 	assert.Is(t, strings.Count(page, `href="/letters/groups/`), 2, "%s: groups", page)
 	assert.Has(t, w.until("/", "dead letters</b>"), "<b>5,500 dead letters</b><p>Counted ", "the overview")
-	if page = w.until("/", "the largest: exhausted"); strings.Contains(page, "looked at so far") ==
-		strings.Contains(page, "In 2 groups") {
-		t.Errorf("the page says neither that all letters are in two groups nor how many were looked at:\n%s", page)
-	}
+	page = w.until("/", "the largest: exhausted")
+	assert.That(t, strings.Contains(page, "looked at so far") != strings.Contains(page, "In 2 groups"),
+		"the page says neither that all letters are in two groups nor how many were looked at:\n%s", page)
 }
 
 // deadMany writes so many dead rows, one a second; twelve of them, of all ages, have an error of their own.
@@ -447,9 +427,7 @@ func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 	// what is offered for download are the letters that were asked for, of a group its own and no others of its reason
 	w.dead("order-9", "{}", "the shelf is locked", dedup.ReasonExhausted)
 	link := regexp.MustCompile(`"(/letters/download[^"]+)"`).FindStringSubmatch(w.until("/letters/groups/"+id, "download"))
-	if link == nil {
-		t.Fatal("the group's page offers no download")
-	}
+	require.That(t, link != nil, "the group's page offers no download")
 	for _, path := range []string{html.UnescapeString(link[1]), "/letters/download?error=reserved"} {
 		assert.Is(t, strings.Count(w.says(path, http.StatusOK, "!order-9"), "\n"), 2, "%s: lines", path)
 	}
@@ -511,21 +489,34 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	defer later.Body.Close()
 	for _, events := range []*http.Response{resp, later} {
 		assert.Is(t, events.Header.Get("Content-Type"), "text/event-stream", "the events")
-		if _, err := io.Copy(io.Discard, events.Body); err != nil {
-			t.Errorf("the events were cut off: %v", err)
-		}
+		_, err := io.Copy(io.Discard, events.Body)
+		assert.OK(t, err, "the events were cut off:")
 	}
 	for n := range mostStreams {
-		if _, ok := w.pages.streams.Enter(strconv.Itoa(n)); !ok {
-			t.Fatalf("only %d places for streams are free again, want all %d", n, mostStreams)
-		}
+		_, ok := w.pages.streams.Enter(strconv.Itoa(n))
+		require.That(t, ok, "only %d places for streams are free again, want all %d", n, mostStreams)
 	}
 }
 
-// Given a brake that holds, or a pause by a person, then the overview says first which it is, until when, and where
-// that is changed.
-func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
-	w := open(t, "/x")
+// Given a group without an elected daemon, and rows of another group in its log, then the overview says both; when a
+// daemon is elected, from where it is connected; and while the brake or a person holds, first which it is, until when,
+// and where that is changed.
+func TestTheOverviewSaysWhoIsElectedWhichGroupsThereAreAndWhichBrakeHolds(t *testing.T) {
+	w := newWorldWith(t, "/x", server.GuardOptions{}, 0, func(o *view.Options) { o.Elects = true })
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at) VALUES ('h', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
+	w.until("/x/", "<b>No daemon is elected</b>")
+	w.until("/x/", "no group named g is in consumer_log; there are: h")
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		w.records.Campaign(ctx, "g", slog.New(slog.DiscardHandler), func(ctx context.Context) { <-ctx.Done() })
+	})
+	page := w.until("/x/", "The daemon that is connected to MySQL from ")
+	assert.That(t, regexp.MustCompile(`MySQL from (localhost|127\.0\.0\.1:\d+) is elected`).MatchString(page),
+		"who is elected:\n%s", page)
 	for why, want := range map[string][]string{
 		"max_dead_rate: over 100 dead letters of all daemons within 1m0s, trying one batch after 5m0s, at " +
 			"2026-11-23T10:00:00Z": {
@@ -542,24 +533,6 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 		for _, text := range want {
 			assert.Has(t, first, text, "%s: the first need lacks", why)
 		}
-	}
-}
-
-// Given a group without an elected daemon, then that needs a person; when one is elected, then the overview says from
-// where it is connected.
-func TestTheOverviewSaysWhoIsElected(t *testing.T) {
-	w := newWorldWith(t, "", server.GuardOptions{}, 0, func(o *view.Options) { o.Elects = true })
-	w.until("/", "<b>No daemon is elected</b>")
-	ctx, stop := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	wg.Go(func() {
-		w.records.Campaign(ctx, "g", slog.New(slog.DiscardHandler), func(ctx context.Context) { <-ctx.Done() })
-	})
-	page := w.until("/", "The daemon that is connected to MySQL from ")
-	if !regexp.MustCompile(`MySQL from (localhost|127\.0\.0\.1:\d+) is elected`).MatchString(page) {
-		t.Errorf("who is elected:\n%s", page)
 	}
 }
 
@@ -592,8 +565,9 @@ func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
 	w.says("/acts?since=yesterday", http.StatusBadRequest, "is no")
 }
 
-// Given a token, then a browser is led to the sign-in, from there to where it wanted to go and nowhere else.
-func TestASignInLeadsWhereOneWanted(t *testing.T) {
+// Given a token, then a browser is led to the sign-in, from there to where it wanted to go and nowhere else; and after
+// many wrong tokens from an address the sign-in says that no more are looked at, and for how long.
+func TestASignInLeadsWhereOneWantedAndSaysWhenItLooksAtATokenAgain(t *testing.T) {
 	w := newWorld(t, "/x", server.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
 	w.says("/x/letters", http.StatusUnauthorized) // to a program
 	status, _ := w.get("/x/letters", "Accept", "text/html")
@@ -617,26 +591,13 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 	} {
 		assert.Is(t, wrong.header.Get(name), want, "%s", name)
 	}
-}
-
-// Given an address from which many wrong tokens came, then the sign-in says that no more are looked at, and for how
-// long.
-func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
-	w := newWorld(t, "/x", server.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
-	for n := range 1000 {
-		got := w.signIn(fmt.Sprint("wrong-", n), "")
-		unknown := strings.Contains(got.page, "is not one of those that are known")
-		if got.status == http.StatusUnauthorized && unknown {
-			continue
-		}
-		again := got.header.Get("Retry-After")
-		if got.status != http.StatusTooManyRequests || unknown ||
-			!strings.Contains(got.page, "Send it again in "+again+" second") {
-			t.Errorf("after %d wrong ones: HTTP %d, Retry-After %q:\n%s", n, got.status, again, got.page)
-		}
-		return
+	const unknown = "is not one of those that are known"
+	for n := 0; wrong.status == http.StatusUnauthorized && n < 1000; n++ {
+		assert.Has(t, wrong.page, unknown, "after %d wrong ones", n)
+		wrong = w.signIn(fmt.Sprint("wrong-", n), "")
 	}
-	t.Error("it looks at any number of tokens")
+	w.holds("after many wrong tokens", wrong, http.StatusTooManyRequests, "!"+unknown,
+		"Send it again in "+wrong.header.Get("Retry-After")+" second")
 }
 
 // bigEnv asks for a million letters.
@@ -667,9 +628,8 @@ func TestTwelveLettersAmongManyAreFound(t *testing.T) {
 		c.query.Set("act", "replay")
 		took, page := w.found("/letters/act?" + c.query.Encode())
 		t.Logf("%s among %d letters: %v", name, n, took)
-		if strings.Count(page, ">will run<") != c.want || strings.Contains(page, "At least") {
-			t.Errorf("%s: want %d that will run:\n%s", name, c.want, page)
-		}
+		assert.That(t, strings.Count(page, ">will run<") == c.want && !strings.Contains(page, "At least"),
+			"%s: want %d that will run:\n%s", name, c.want, page)
 	}
 }
 

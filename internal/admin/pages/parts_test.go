@@ -15,14 +15,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-// Given a log with rows of another group, while messages of this one may still come, then the overview names that one.
-func TestTheOverviewNamesTheGroupsThatThereAre(t *testing.T) {
-	w := open(t, "")
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
-		"consumer_timestamp, created_at) VALUES ('h', 't', 'k', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
-	w.until("/", "no group named g is in consumer_log; there are: h")
-}
-
 // Given a daemon that has just begun, then no server is said to be away before it was in trouble.
 func TestAServerThatWasNotAskedIsNotAway(t *testing.T) {
 	h := view.Hour{
@@ -79,9 +71,8 @@ func TestTheChartsOfADay(t *testing.T) {
 // Given any largest value, then the axis is as high as that at least, and has its half.
 func TestAnAxisEndsAtARoundNumber(t *testing.T) {
 	for x, want := range map[float64]float64{0: 1, .03: .04, 1: 1, 1.2: 2, 5: 6, 7: 8, 9: 10, 99: 100, 12345: 20000} {
-		if got := round(x); math.Abs(got-want) > 1e-9 {
-			t.Errorf("the axis of %v ends at %v, want %v", x, got, want)
-		}
+		got := round(x)
+		assert.That(t, math.Abs(got-want) <= 1e-9, "the axis of %v ends at %v, want %v", x, got, want)
 	}
 }
 

@@ -35,9 +35,7 @@ func form(t *testing.T, page, to string) url.Values {
 	t.Helper()
 	_, inside, ok := strings.Cut(page, `action="`+to+`"`)
 	inside, _, closed := strings.Cut(inside, "</form>")
-	if !ok || !closed {
-		t.Fatalf("the page has no form that is sent to %s:\n%s", to, page)
-	}
+	require.That(t, ok && closed, "the page has no form that is sent to %s:\n%s", to, page)
 	fields := url.Values{}
 	hidden := regexp.MustCompile(`type="hidden" name="([^"]*)" value="([^"]*)"`)
 	for _, m := range hidden.FindAllStringSubmatch(inside, -1) {
@@ -53,9 +51,8 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	w := newWorld(t, "/x", people(t), view.Hide{})
 	const banner, why = "Consuming is paused for the whole fleet", hostile
 	looks := w.holds("who may look", w.ask(rita, "/x/pause", nil), http.StatusOK, "!"+banner).page
-	if strings.Count(looks, "<button disabled") != 1 || form(t, looks, "/x/pause").Get("token") != "" {
-		t.Errorf("who may look sees:\n%s", looks)
-	}
+	assert.That(t, strings.Count(looks, "<button disabled") == 1 && form(t, looks, "/x/pause").Get("token") == "",
+		"who may look sees:\n%s", looks)
 	sent := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
 	sent.Set("for", "30m0s")
 	for name, value := range map[string]string{"why": " ", "for": "25h"} {
@@ -74,15 +71,12 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	}
 	sending.Wait()
 	for _, a := range answers {
-		if a.status != http.StatusSeeOther || a.location != answers[0].location {
-			t.Fatalf("it leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
-		}
+		require.That(t, a.status == http.StatusSeeOther && a.location == answers[0].location,
+			"it leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
 	}
 	now := paused()
-	if now.By != "anna" || now.Why != operator.Plain(why) || answers[0].location != "/x/acts/"+now.ID ||
-		now.Until.Sub(now.Since).Minutes() != 30 {
-		t.Errorf("the pause is %+v", now)
-	}
+	assert.That(t, now.By == "anna" && now.Why == operator.Plain(why) && answers[0].location == "/x/acts/"+now.ID &&
+		now.Until.Sub(now.Since).Minutes() == 30, "the pause is %+v", now)
 	for _, path := range []string{
 		"/x/", "/x/letters", "/x/log", "/x/find", "/x/acts", "/x/pause", answers[0].location, "/x/message?key=none",
 		"/x/none",
@@ -98,9 +92,8 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	}
 	seen := w.ask(anna, "/x/pause", nil).page
 	longer, resume := form(t, seen, "/x/pause"), form(t, seen, "/x/resume")
-	if longer.Get("instead") != now.ID || resume.Get("pause") != now.ID {
-		t.Errorf("the forms name %v and %v, want %s", longer, resume, now.ID)
-	}
+	assert.That(t, longer.Get("instead") == now.ID && resume.Get("pause") == now.ID, "the forms name %v and %v, want %s",
+		longer, resume, now.ID)
 	w.holds("who may look resumes", w.ask(rita, "/x/resume", resume), http.StatusForbidden)
 	ended := w.holds("the resume", w.ask(anna, "/x/resume", resume), http.StatusSeeOther)
 	assert.Is(t, w.ask(anna, "/x/resume", resume).location, ended.location, "resumed again, it leads to")

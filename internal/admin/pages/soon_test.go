@@ -34,18 +34,15 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/reconcile/finding?n=0&of=" + of, "/pause"} {
 		asking.Go(func() {
 			status, page := w.get(path)
-			if status != http.StatusServiceUnavailable || !advises(page) ||
-				strings.Contains(page, "narrow the search") {
-				t.Errorf("%s: HTTP %d, want 503 with an advice:\n%s", path, status, page)
-			}
+			assert.That(t, status == http.StatusServiceUnavailable && advises(page) &&
+				!strings.Contains(page, "narrow the search"), "%s: HTTP %d, want 503 with an advice:\n%s", path, status, page)
 		})
 	}
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/pause"} {
 		asking.Go(func() {
 			got := w.send(http.MethodGet, server.URL+api.Prefix+path, nil)
-			if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "1" || !advises(got.page) {
-				t.Errorf("the API's %s: HTTP %d, want 503 with an advice: %s", path, got.status, got.page)
-			}
+			assert.That(t, got.status == http.StatusServiceUnavailable && got.header.Get("Retry-After") == "1" &&
+				advises(got.page), "the API's %s: HTTP %d, want 503 with an advice: %s", path, got.status, got.page)
 		})
 	}
 	asking.Wait()
