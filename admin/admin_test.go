@@ -26,7 +26,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/example/producer"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
+
+func TestMain(m *testing.M) { stack.Main(m) }
 
 const (
 	prefix, queue = "/ops/rollbacks", "seats.free"
@@ -42,16 +45,21 @@ type program struct {
 	url     string // of the server
 }
 
-// start runs a program whose server is made of its site, until the test ends.
+// start runs a program in whose server its site is mounted below the prefix, until the test ends.
 func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler) *program {
 	servers := producer.All()
 	t.Cleanup(servers.Close)
 	servers.Dead(queue, "booking-1")
 	apply := func(context.Context, *gorm.DB, consumer.Message) error { return nil }
-	c := require.Get(consumer.Open(t.Context(), config(servers), consumer.Each(apply)))(t)
+	c := require.Get(consumer.Open(t.Context(), consumer.Config{
+		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: queue, Migrate: true,
+		Logger: slog.New(slog.DiscardHandler),
+	}, consumer.Each(apply)))(t)
 	o.Prefix = prefix
 	site := require.Get(admin.Open(t.Context(), o, c))(t)
-	server := httptest.NewServer(mount(site))
+	mux := http.NewServeMux()
+	mux.Handle(prefix+"/", mount(site))
+	server := httptest.NewServer(mux)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{c.Run, site.Run} {
@@ -67,13 +75,6 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 	return p
 }
 
-func config(servers *producer.Servers) consumer.Config {
-	return consumer.Config{
-		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: queue, Migrate: true,
-		Logger: slog.New(slog.DiscardHandler),
-	}
-}
-
 // answer is what the server said.
 type answer struct {
 	*http.Response
@@ -83,9 +84,8 @@ type answer struct {
 // is fails the test unless the server answered with the status, and this.
 func (a answer) is(t *testing.T, status int, want string) {
 	t.Helper()
-	if a.StatusCode != status || !strings.Contains(a.text, want) {
-		t.Errorf("%s: HTTP %d, want %d and %s: %s", a.Request.URL, a.StatusCode, status, want, a.text)
-	}
+	assert.That(t, a.StatusCode == status && strings.Contains(a.text, want), "%s: HTTP %d, want %d and %s: %s",
+		a.Request.URL, a.StatusCode, status, want, a.text)
 }
 
 // ask asks below the prefix, and follows nothing; pairs are headers.
@@ -107,50 +107,35 @@ func by(token string) []string {
 	return []string{"Authorization", "Bearer " + token, "Content-Type", "application/json"}
 }
 
-// mounts are the two ways to mount a handler below a path.
-var mounts = map[string]func(http.Handler) http.Handler{
-	"with its path": func(h http.Handler) http.Handler {
-		mux := http.NewServeMux()
-		mux.Handle(prefix+"/", h)
-		return mux
-	},
-	"its path is cut off": func(h http.Handler) http.Handler {
-		mux := http.NewServeMux()
-		mux.Handle(prefix+"/", http.StripPrefix(prefix, h))
-		return mux
-	},
-}
-
 var address = regexp.MustCompile(`(?:href|src|action|data-events)="(/[^"]*)"`)
 
 // Given a program that mounts the site below a path, in either way, with tokens; then health and metrics answer to
 // anybody, everything else asks for a token, all addresses stand below the path, an act of who may only look is refused
 // and does nothing, and one who may act pauses, resumes and replays.
 func TestASiteMountedBelowAPathHasTheRightsOfADaemon(t *testing.T) {
-	for name, mount := range mounts {
+	for name, mount := range map[string]func(http.Handler) http.Handler{
+		"with its path":       func(h http.Handler) http.Handler { return h },
+		"its path is cut off": func(h http.Handler) http.Handler { return http.StripPrefix(prefix, h) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "tokens")
 			require.OK(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
 			p := start(t, admin.Options{TokensFile: file}, mount)
-			p.answersAnybody()
-			p.asksForAToken()
+			p.tellsPeopleApart()
 			p.signsIn()
 			p.acts()
 		})
 	}
 }
 
-func (p *program) answersAnybody() {
+func (p *program) tellsPeopleApart() {
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/readyz": `"ready":true`, "/metrics": `rollbackd_deliveries_total{outcome="applied",queue="` +
 			queue + `"}`,
 	} {
 		p.ask(http.MethodGet, path, "").is(p.t, http.StatusOK, want)
 	}
-}
-
-func (p *program) asksForAToken() {
 	p.ask(http.MethodGet, "/api/v1/overview", "").is(p.t, http.StatusUnauthorized, "")
 	a := p.ask(http.MethodGet, "/letters", "", "Accept", "text/html")
 	if to := a.Header.Get("Location"); a.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, prefix+"/sign-in?") {
@@ -163,16 +148,14 @@ func (p *program) signsIn() {
 	form := url.Values{"token": {rita}, "next": {prefix + "/letters"}}.Encode()
 	in := p.ask(http.MethodPost, "/sign-in", form, "Content-Type", "application/x-www-form-urlencoded")
 	cookies := in.Cookies()
-	if to := in.Header.Get("Location"); in.StatusCode != http.StatusSeeOther || to != prefix+"/letters" ||
-		len(cookies) != 1 || cookies[0].Path != prefix+"/" {
-		p.t.Fatalf("HTTP %d to %s with %v", in.StatusCode, to, cookies)
-	}
+	to := in.Header.Get("Location")
+	require.That(p.t, in.StatusCode == http.StatusSeeOther && to == prefix+"/letters" && len(cookies) == 1 &&
+		cookies[0].Path == prefix+"/", "HTTP %d to %s with %v", in.StatusCode, to, cookies)
 	session := cookies[0].Name + "=" + cookies[0].Value
 	page := p.ask(http.MethodGet, "/", "", "Cookie", session)
 	all := address.FindAllStringSubmatch(page.text, -1)
-	if page.StatusCode != http.StatusOK || len(all) < 10 {
-		p.t.Fatalf("HTTP %d with %d addresses: %s", page.StatusCode, len(all), page.text)
-	}
+	require.That(p.t, page.StatusCode == http.StatusOK && len(all) >= 10, "HTTP %d with %d addresses: %s", page.StatusCode,
+		len(all), page.text)
 	for _, found := range all {
 		rest, below := strings.CutPrefix(found[1], prefix)
 		if !below {
@@ -189,9 +172,8 @@ func (p *program) signsIn() {
 func (p *program) acts() {
 	const why = `{"why":"the booking office moves"}`
 	p.ask(http.MethodPost, "/api/v1/pause", why, by(rita)...).is(p.t, http.StatusForbidden, "")
-	if a := p.ask(http.MethodGet, "/api/v1/acts", "", by(rita)...); strings.Contains(a.text, `"kind":"pause"`) {
-		p.t.Errorf("what was refused is done: %s", a.text)
-	}
+	a := p.ask(http.MethodGet, "/api/v1/acts", "", by(rita)...)
+	assert.That(p.t, !strings.Contains(a.text, `"kind":"pause"`), "what was refused is done: %s", a.text)
 	paused := p.ask(http.MethodPost, "/api/v1/pause", why, append(by(anna), "Idempotency-Key", "pause-1")...)
 	paused.is(p.t, http.StatusCreated, "")
 	assert.Has(p.t, paused.Header.Get("Location"), prefix+"/api/v1/acts/", "the pause is at")
@@ -208,9 +190,8 @@ func (p *program) acts() {
 	poll.Until(p.t, "it goes on", func() bool { return p.ask(http.MethodGet, "/readyz", "").StatusCode == http.StatusOK })
 	var preview struct{ At string }
 	seen := p.ask(http.MethodGet, "/api/v1/runs/preview?kind=replay&key=booking-1", "", by(anna)...)
-	if err := json.Unmarshal([]byte(seen.text), &preview); err != nil || preview.At == "" {
-		p.t.Fatalf("HTTP %d %s: %v", seen.StatusCode, seen.text, err)
-	}
+	err := json.Unmarshal([]byte(seen.text), &preview)
+	require.That(p.t, err == nil && preview.At != "", "HTTP %d %s: %v", seen.StatusCode, seen.text, err)
 	run := fmt.Sprintf(`{"kind":"replay","filter":{"keys":["booking-1"]},"why":"mended","cut_off":%q}`, preview.At)
 	p.ask(http.MethodPost, "/api/v1/runs", run, append(by(anna), "Idempotency-Key", "run-1")...).
 		is(p.t, http.StatusCreated, "")
@@ -253,9 +234,8 @@ func TestASiteSaysWhatItLacks(t *testing.T) {
 	wrapped.Registerer = prometheus.WrapRegistererWithPrefix("x_", prometheus.NewRegistry())
 	refused := func(want string, o admin.Options, all ...*consumer.Consumer) {
 		t.Helper()
-		if _, err := admin.Open(t.Context(), o, all...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Open says %v, want %s", err, want)
-		}
+		_, err := admin.Open(t.Context(), o, all...)
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "Open says %v, want %s", err, want)
 	}
 	refused("no consumer", admin.Options{})
 	refused("Gatherer", admin.Options{}, open(wrapped))
