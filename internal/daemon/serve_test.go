@@ -51,26 +51,21 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	assert.Is(t, len(keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2)), n, "the API lists")
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
-	if !strings.Contains(seen.page, "<b>3</b> will run") {
-		t.Fatalf("HTTP %d: %s", seen.status, seen.page)
-	}
+	require.That(t, strings.Contains(seen.page, "<b>3</b> will run"), "HTTP %d: %s", seen.status, seen.page)
 	has(t, asks(t, p, anna, "/letters/act", form(seen.page, "why", "mended")).page, "INSERT command denied",
 		"docs/rights.md")
 	did := calls(t, p, anna, http.MethodPost, "/api/v1/pause", `{"why":"x"}`, "Idempotency-Key", "pause-1")
 	did.is(t, did.status, "INSERT command denied")
 	metrics := calls(t, p, "", http.MethodGet, "/metrics", "")
-	if text := string(metrics.text); strings.Contains(text, "rollbackd_leader") ||
-		!strings.Contains(text, "rollbackd_build_info") {
-		t.Errorf("its metrics are %s", text)
-	}
+	text := string(metrics.text)
+	assert.That(t, !strings.Contains(text, "rollbackd_leader") && strings.Contains(text, "rollbackd_build_info"),
+		"its metrics are %s", text)
 	assert.Is(t, slices.ContainsFunc(queues, w.broker.Exists), false, "a queue was made")
 	w.stop(p)
 	assert.Has(t, logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ",
 		"the log does not say that the queue is gone: %s", logs)
 	for _, never := range []string{"elected", "consuming", "waiting for"} {
-		if strings.Contains(logs.String(), never) {
-			t.Errorf("the log says %q:\n%s", never, logs)
-		}
+		assert.That(t, !strings.Contains(logs.String(), never), "the log says %q:\n%s", never, logs)
 	}
 	assert.Is(t, w.rows(dedup.Dead), n, "rows are dead")
 }
@@ -110,9 +105,7 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 		w.eventually("names were looked for", func() bool { return strings.Contains(said(p), `"ready":true`) })
 		assert.Has(t, said(p), `"degraded":[]`, "readyz")
 	}
-	if strings.Contains(quiet.String(), "names that nothing has") {
-		t.Errorf("the log of a new deployment: %s", quiet)
-	}
+	assert.That(t, !strings.Contains(quiet.String(), "names that nothing has"), "the log of a new deployment: %s", quiet)
 	w.stop(append(fleet, right, wrong, empty)...)
 }
 
@@ -135,9 +128,8 @@ func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
 	}
 	w.stop(p)
 	for _, events := range watched {
-		if _, err := io.Copy(io.Discard, events); err != nil {
-			t.Errorf("the events were cut off: %v", err)
-		}
+		_, err := io.Copy(io.Discard, events)
+		assert.OK(t, err, "the events were cut off:")
 	}
 	w.judge(oracle.Allowance{})
 }
@@ -156,9 +148,8 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 			for _, page := range []string{"heap", "profile?seconds=1", "cmdline", "goroutine?debug=1"} {
 				r := calls(t, daemon, sent, http.MethodGet, "/debug/pprof/"+page, "")
 				is(w, page+" for "+sent, r.status, want)
-				if want != http.StatusOK && bytes.Contains(r.text, []byte("goroutine")) {
-					t.Errorf("%s tells of the process all the same", page)
-				}
+				assert.That(t, want == http.StatusOK || !bytes.Contains(r.text, []byte("goroutine")),
+					"%s tells of the process all the same", page)
 			}
 		}
 		w.stop(daemon)
