@@ -102,13 +102,11 @@ func TestValueComesFromAFile(t *testing.T) {
 	for name, content := range map[string]string{
 		"a line's end": dsn + "\r\n", "a byte order mark": "\ufeff" + dsn, "both": "\ufeff" + dsn + "\n",
 	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "dsn")
-			write(t, path, content)
-			cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
-			assert.Is(t, cfg.MySQLDSN, dsn, "MySQLDSN")
-			assert.Is(t, cfg.Fresh("MYSQL_DSN", func(w Warning) { t.Error(w) })(), dsn, "read again it")
-		})
+		path := filepath.Join(t.TempDir(), "dsn")
+		write(t, path, content)
+		cfg := load(t, set("MYSQL_DSN", unset, "MYSQL_DSN_FILE", path))
+		assert.Is(t, cfg.MySQLDSN, dsn, "%s: MySQLDSN", name)
+		assert.Is(t, cfg.Fresh("MYSQL_DSN", func(w Warning) { t.Error(w) })(), dsn, "%s: read again it", name)
 	}
 }
 
@@ -134,11 +132,9 @@ func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 		"both":            {set("GROUP_FILE", empty, "GROUP", "g"), "ROLLBACKD_GROUP_FILE are both set"},
 		"both, one empty": {set("GROUP_FILE", empty, "GROUP", ""), "are both set"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got := problems(t, tc.env)
-			assert.That(t, len(got) == 1 && got[0].Variable == "ROLLBACKD_GROUP" && strings.Contains(got[0].String(), tc.want),
-				"problems = %v, want one of ROLLBACKD_GROUP saying %q", got, tc.want)
-		})
+		got := problems(t, tc.env)
+		assert.That(t, len(got) == 1 && got[0].Variable == "ROLLBACKD_GROUP" && strings.Contains(got[0].String(), tc.want),
+			"%s: problems = %v, want one of ROLLBACKD_GROUP saying %q", name, got, tc.want)
 	}
 }
 
