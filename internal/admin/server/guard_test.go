@@ -88,16 +88,14 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 			header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, 403},
 		"another origin posts": {asked{method: http.MethodPost, header: http.Header{"Origin": {"http://evil.example"}}}, 403},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := c.ask(g, Act)
-			assert.That(t, w.Code == c.want && (w.Code != 200 || w.Body.String() == Local), "HTTP %d %s, want %d", w.Code,
-				w.Body, c.want)
-			if c.peer != "" && c.want == 403 {
-				public := httptest.NewRecorder()
-				g.Public(http.NotFoundHandler()).ServeHTTP(public, asked{peer: c.peer, host: c.host}.request("/sign-in"))
-				assert.Is(t, public.Code, 403, "what is public answers with")
-			}
-		})
+		w := c.ask(g, Act)
+		assert.That(t, w.Code == c.want && (w.Code != 200 || w.Body.String() == Local), "%s: HTTP %d %s, want %d", name,
+			w.Code, w.Body, c.want)
+		if c.peer != "" && c.want == 403 {
+			public := httptest.NewRecorder()
+			g.Public(http.NotFoundHandler()).ServeHTTP(public, asked{peer: c.peer, host: c.host}.request("/sign-in"))
+			assert.Is(t, public.Code, 403, "%s: what is public answers with", name)
+		}
 	}
 }
 
