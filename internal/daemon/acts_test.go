@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"fmt"
 	"html"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,24 +19,17 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// said is what a page answered.
-type said struct {
-	status   int
-	location string
-	page     string
-}
-
 // asks sends a request to a page as whoever has the token; a form is posted.
-func asks(t *testing.T, p *program.Process, token, path string, form url.Values) said {
+func asks(t *testing.T, p *program.Process, token, path string, form url.Values) reply {
 	t.Helper()
 	method := http.MethodGet
 	if form != nil {
 		method = http.MethodPost
 	}
-	r := calls(t, p, token, method, path, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
-	return said{r.status, r.header.Get("Location"), string(r.text)}
+	return calls(t, p, token, method, path, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
 }
 
 // hidden are the fields of forms that say what is asked for.
@@ -60,7 +52,7 @@ func form(page string, pairs ...string) url.Values {
 // atOnce posts a form so many times to two daemons at once. All answers must lead to one place.
 func atOnce(t *testing.T, times int, both []*program.Process, path string, form url.Values) (location string) {
 	t.Helper()
-	answers := make([]said, times)
+	answers := make([]reply, times)
 	var posting sync.WaitGroup
 	for i := range answers {
 		posting.Go(func() { answers[i] = asks(t, both[i%2], anna, path, form) })
@@ -68,7 +60,7 @@ func atOnce(t *testing.T, times int, both []*program.Process, path string, form 
 	posting.Wait()
 	for _, a := range answers {
 		require.That(t, a.status == http.StatusSeeOther && a.location != "" && a.location == answers[0].location,
-			"one form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
+			"one form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.text)
 	}
 	return answers[0].location
 }
@@ -77,7 +69,7 @@ func atOnce(t *testing.T, times int, both []*program.Process, path string, form 
 func (w *world) done(p *program.Process, location string) (page string) {
 	w.t.Helper()
 	w.eventually("the act is done", func() bool {
-		page = asks(w.t, p, rita, location, nil).page
+		page = asks(w.t, p, rita, location, nil).text
 		return strings.Contains(page, `<span class="tag success">done</span>`) && !strings.Contains(page, "are being dropped")
 	})
 	return page
@@ -101,14 +93,14 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	first, second := both[0], both[1]
 	const replay, discard = "/x/y/letters/act?act=replay&tag=stock.rollback", "/x/y/letters/act?act=discard&all=1"
 	looks := asks(t, first, rita, replay, nil)
-	assert.That(t, looks.status == http.StatusOK && strings.Contains(looks.page, "<button disabled") &&
-		form(looks.page).Get("token") == "" && strings.Contains(looks.page, "<b>20</b> will run"),
-		"who may look sees, HTTP %d:\n%s", looks.status, looks.page)
+	assert.That(t, looks.status == http.StatusOK && strings.Contains(looks.text, "<button disabled") &&
+		form(looks.text).Get("token") == "" && strings.Contains(looks.text, "<b>20</b> will run"),
+		"who may look sees, HTTP %d:\n%s", looks.status, looks.text)
 	sees := asks(t, first, anna, replay, nil)
-	replays := form(sees.page, "rate", "1000", "max_failures", "5", "why", hostile)
-	unsaid := form(asks(t, first, anna, discard, nil).page, "why", " ")
+	replays := form(sees.text, "rate", "1000", "max_failures", "5", "why", hostile)
+	unsaid := form(asks(t, first, anna, discard, nil).text, "why", " ")
 	got := asks(t, first, anna, "/x/y/letters/act", unsaid)
-	assert.That(t, got.status == http.StatusUnprocessableEntity && strings.Contains(got.page, "write a reason"),
+	assert.That(t, got.status == http.StatusUnprocessableEntity && strings.Contains(got.text, "write a reason"),
 		"a discard without a reason: HTTP %d", got.status)
 	at := atOnce(t, 4, both, "/x/y/letters/act", replays)
 	assert.Has(t, at, "/x/y/acts/", "it leads to")
@@ -117,13 +109,12 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	has(t, run, "replay by anna", "<dt>replayed</dt><dd><b>20</b>", "&lt;script&gt;alert(1)",
 		`tag=&#34;stock.rollback&#34;`, "1,000 a second")
 	list := asks(t, first, rita, "/x/y/acts", nil)
-	assert.That(t, !strings.Contains(run+list.page, "<script>alert") && !strings.Contains(run+list.page, "<img src=x") &&
-		strings.Contains(list.page, at) && strings.Contains(list.page, "20 replayed"), "the list of acts:\n%s", list.page)
-	sn, key := orders[0].SN, ""
-	require.OK(t, w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? "+
-		"LIMIT 1", sn).Scan(&key))
+	assert.That(t, !strings.Contains(run+list.text, "<script>alert") && !strings.Contains(run+list.text, "<img src=x") &&
+		strings.Contains(list.text, at) && strings.Contains(list.text, "20 replayed"), "the list of acts:\n%s", list.text)
+	sn := orders[0].SN
+	key := stack.RowsOf(t, w.db, "SELECT rollback_key FROM stock_reservation WHERE order_sn = ?", sn)[0]["rollback_key"]
 	for _, path := range []string{"/x/y/order?sn=" + sn, "/x/y/message?key=" + url.QueryEscape(key)} {
-		has(t, asks(t, second, rita, path, nil).page, `<a href="`+at+`">replay by anna</a>`)
+		has(t, asks(t, second, rita, path, nil).text, `<a href="`+at+`">replay by anna</a>`)
 	}
 	assert.Is(t, asks(t, second, anna, "/x/y/letters/act", replays).location, at, "the form posted after the end leads to")
 	replays.Set("why", "another")
@@ -135,18 +126,11 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 
 // checksums are those of all tables but those in which acts are written down, and what daemons write from time to time
 // whatever is asked of them: who keeps house, and the figures of a minute.
-func (w *world) checksums() map[string]string {
-	sums := map[string]string{}
-	var tables string
-	require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables "+
-		"WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_name NOT IN ('consumer_log_act', "+
-		"'consumer_log_once', 'consumer_log_minute', 'rollbackd_meta')").Scan(&tables))
-	for table := range strings.SplitSeq(tables, ",") {
-		var name, sum string
-		require.OK(w.t, w.db.QueryRowContext(w.t.Context(), "CHECKSUM TABLE "+table+" EXTENDED").Scan(&name, &sum))
-		sums[table] = sum
-	}
-	return sums
+func (w *world) checksums() string {
+	tables := stack.RowsOf(w.t, w.db, "SELECT GROUP_CONCAT(table_name) AS names FROM information_schema.tables WHERE "+
+		"table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_name NOT IN ('consumer_log_act', "+
+		"'consumer_log_once', 'consumer_log_minute', 'rollbackd_meta')")[0]["names"]
+	return fmt.Sprint(stack.RowsOf(w.t, w.db, "CHECKSUM TABLE "+tables+" EXTENDED"))
 }
 
 // Given dead orders whose reservations are back but for one, and two daemons, when the form of a rehearsal is posted to
@@ -158,7 +142,7 @@ func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
 	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) WHERE order_sn = ?", orders[0].SN)
 
 	sees := asks(t, both[0], anna, "/letters/act?act=replay&tag=stock.rollback", nil)
-	rehearses := form(sees.page[strings.Index(sees.page, `aria-label="Rehearse"`):])
+	rehearses := form(sees.text[strings.Index(sees.text, `aria-label="Rehearse"`):])
 	before := w.checksums() // once a form was issued
 	began := time.Now()
 	act := w.done(both[1], atOnce(t, 2, both, "/letters/rehearse", rehearses))
@@ -167,8 +151,7 @@ func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
 	assert.AtMost(t, took, time.Minute, "it took")
 	has(t, act, "would fail", "would be applied", "no reservation", "stock_reservation ", "Nothing was written",
 		">"+map[int]string{60: "59", 10_000: "9,999"}[n]+"<")
-	after := w.checksums()
-	assert.That(t, maps.Equal(before, after), "tables have changed: %v, were %v", after, before)
+	assert.Is(t, w.checksums(), before, "the tables are")
 	out, err := w.types("dlq", "replay", "--all", "--rehearse")
 	require.OK(t, err)
 	has(t, out, "would fail", fmt.Sprint(n-1), "would be applied", "this was a rehearsal")
@@ -176,7 +159,7 @@ func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
 	at := act[strings.Index(act, "/letters/act?"):]
 	to := strings.ReplaceAll(at[:strings.Index(at, `"`)], "&amp;", "&")
 	sees = asks(t, both[0], anna, to, nil)
-	assert.Is(t, asks(t, both[0], anna, "/letters/act", form(sees.page)).status, http.StatusSeeOther, "the replay")
+	assert.Is(t, asks(t, both[0], anna, "/letters/act", form(sees.text)).status, http.StatusSeeOther, "the replay")
 	w.eventually("all but one are applied", func() bool {
 		return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1
 	})
@@ -214,16 +197,16 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	at := url.Values{"key": {key}, "tag": {"stock.rollback"}}
 
 	w.eventually("the message's page leads to the one that edits it", func() bool {
-		return strings.Contains(asks(t, first, anna, "/message?"+at.Encode(), nil).page, "/letter/edit?")
+		return strings.Contains(asks(t, first, anna, "/message?"+at.Encode(), nil).text, "/letter/edit?")
 	})
 	sees := asks(t, first, rita, "/letter/edit?"+at.Encode(), nil)
-	assert.Has(t, sees.page, "wrong-"+orders[0].SN, "the page that edits lacks")
+	assert.Has(t, sees.text, "wrong-"+orders[0].SN, "the page that edits lacks")
 	edit := url.Values{"key": at["key"], "tag": at["tag"], "headers": {""}, "body": {string(orders[0].Body()) + "\r\n"}}
 	sees = asks(t, first, anna, "/letter/edit", edit)
-	has(t, sees.page, "would be applied", "stock_reservation ", "wrong-"+orders[0].SN, "/edited-1")
+	has(t, sees.text, "would be applied", "stock_reservation ", "wrong-"+orders[0].SN, "/edited-1")
 	assert.That(t, w.rows(dedup.Dead) == 2 && w.waiting() == 0 && w.count("SELECT COUNT(*) FROM oracle_release") == 0,
 		"the preview has changed something")
-	atOnce(t, 4, []*program.Process{first, second}, "/letter/edit/send", form(sees.page, "why", "the order"))
+	atOnce(t, 4, []*program.Process{first, second}, "/letter/edit/send", form(sees.text, "why", "the order"))
 	w.eventually("the edited one is applied", func() bool { return w.rows(dedup.Success) == 1 })
 	assert.Has(t, run("dlq", "replay", "--discarded", "--from", file), "had ended already", "a replay says of the letter")
 
@@ -233,7 +216,7 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 		"UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE, UTC_TIMESTAMP(6) + INTERVAL 4 MINUTE, 'a relay that is gone')")
 	edit = url.Values{"key": {sent[1].Message.MessageID}, "tag": at["tag"], "body": {string(orders[1].Body())}}
 	w.eventually("the page says that the outbox is late", func() bool {
-		return strings.Contains(asks(t, first, anna, "/letter/edit", edit).page, "<b>The outbox is late</b>")
+		return strings.Contains(asks(t, first, anna, "/letter/edit", edit).text, "<b>The outbox is late</b>")
 	})
 	says := run("dlq", "edit", sent[1].Message.MessageID, "--body", body, "--why", "the order")
 	has(t, says, "put into the outbox", "The outbox is late")
@@ -242,7 +225,7 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	})
 	for of, other := range map[string]string{key: key + "/edited-1", key + "/edited-1": key} {
 		at := url.Values{"key": {other}, "tag": {"stock.rollback"}}
-		assert.Has(t, asks(t, second, rita, "/message?key="+url.QueryEscape(of), nil).page, fmt.Sprintf(`href="/message?%s"`,
+		assert.Has(t, asks(t, second, rita, "/message?key="+url.QueryEscape(of), nil).text, fmt.Sprintf(`href="/message?%s"`,
 			strings.ReplaceAll(at.Encode(), "&", "&amp;")), "the page of %s does not lead to %s", of, other)
 		assert.Has(t, run("log", "explain", of), "key "+other, "explain of %s does not name %s", of, other)
 	}
@@ -265,34 +248,34 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	w.broker.Purge(rabbit.DeadQueue(w.config().Queue))
 
 	sees := asks(t, p, rita, "/x/reconcile", nil)
-	assert.That(t, sees.status == http.StatusOK && strings.Contains(sees.page, "Nothing has been compared yet.") &&
-		strings.Contains(sees.page, "<button disabled"), "who may look sees, HTTP %d:\n%s", sees.status, sees.page)
-	compares := form(asks(t, p, anna, "/x/reconcile", nil).page)
+	assert.That(t, sees.status == http.StatusOK && strings.Contains(sees.text, "Nothing has been compared yet.") &&
+		strings.Contains(sees.text, "<button disabled"), "who may look sees, HTTP %d:\n%s", sees.status, sees.text)
+	compares := form(asks(t, p, anna, "/x/reconcile", nil).text)
 	for range 2 {
 		got := asks(t, p, anna, "/x/reconcile", compares)
 		require.That(t, got.status == http.StatusSeeOther && got.location == "/x/reconcile", "HTTP %d, %q\n%s", got.status,
-			got.location, got.page)
+			got.location, got.text)
 	}
 	finding := regexp.MustCompile(`/x/reconcile/finding\?n=\d+&amp;of=[0-9a-f-]{36}`)
 	var links []string
 	w.eventually("it has compared", func() bool {
 		sees = asks(t, p, rita, "/x/reconcile", nil)
-		links = finding.FindAllString(sees.page, -1)
-		return strings.Contains(sees.page, `<span class="tag success">done</span>`)
+		links = finding.FindAllString(sees.text, -1)
+		return strings.Contains(sees.text, `<span class="tag success">done</span>`)
 	})
-	require.That(t, len(links) == n && strings.Contains(sees.page, "it was purged, or moved by hand"), "it has found:\n%s",
-		sees.page)
+	require.That(t, len(links) == n && strings.Contains(sees.text, "it was purged, or moved by hand"), "it has found:\n%s",
+		sees.text)
 	for i, link := range links {
 		link = strings.ReplaceAll(link, "&amp;", "&")
-		page := asks(t, p, anna, link, nil).page
+		page := asks(t, p, anna, link, nil).text
 		mends := form(page, "why", "purged by mistake")
 		assert.Has(t, page, "rollbackd reconcile --republish", "the finding does not name its command")
 		done, again := asks(t, p, anna, "/x/reconcile/mend", mends), asks(t, p, anna, "/x/reconcile/mend", mends)
 		require.That(t, done.status == http.StatusSeeOther && again.location == done.location,
-			"mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.page)
+			"mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.text)
 		has(t, w.done(p, done.location), "purged by mistake")
 		w.eventually("it is applied", func() bool { return w.rows(dedup.Success) == i+1 })
-		assert.Has(t, asks(t, p, rita, link, nil).page, "<b>It was mended</b> by anna",
+		assert.Has(t, asks(t, p, rita, link, nil).text, "<b>It was mended</b> by anna",
 			"the finding does not say that it is mended")
 	}
 	is(w, "acts have mended something",

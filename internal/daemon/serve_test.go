@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"net/http"
 	"slices"
@@ -41,25 +40,24 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	p, logs := w.serves()
 	w.eventually("it is ready", func() bool {
 		r := calls(t, p, rita, http.MethodGet, "/readyz", "")
-		return r.status == http.StatusOK && strings.Contains(string(r.text), `"pages_only":true`)
+		return r.status == http.StatusOK && strings.Contains(r.text, `"pages_only":true`)
 	})
 	w.eventually("the first page tells of the letters", func() bool {
-		page := asks(t, p, rita, "/", nil).page
+		page := asks(t, p, rita, "/", nil).text
 		return strings.Contains(page, "Nothing is consumed here") && strings.Contains(page, "3 dead letters") &&
 			strings.Contains(page, "Nothing has the name of this queue") && !strings.Contains(page, "name of this group")
 	})
 	assert.Is(t, len(keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 2)), n, "the API lists")
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
-	require.That(t, strings.Contains(seen.page, "<b>3</b> will run"), "HTTP %d: %s", seen.status, seen.page)
-	has(t, asks(t, p, anna, "/letters/act", form(seen.page, "why", "mended")).page, "INSERT command denied",
+	require.That(t, strings.Contains(seen.text, "<b>3</b> will run"), "HTTP %d: %s", seen.status, seen.text)
+	has(t, asks(t, p, anna, "/letters/act", form(seen.text, "why", "mended")).text, "INSERT command denied",
 		"docs/rights.md")
 	did := calls(t, p, anna, http.MethodPost, "/api/v1/pause", `{"why":"x"}`, "Idempotency-Key", "pause-1")
 	did.is(t, did.status, "INSERT command denied")
 	metrics := calls(t, p, "", http.MethodGet, "/metrics", "")
-	text := string(metrics.text)
-	assert.That(t, !strings.Contains(text, "rollbackd_leader") && strings.Contains(text, "rollbackd_build_info"),
-		"its metrics are %s", text)
+	assert.That(t, !strings.Contains(metrics.text, "rollbackd_leader") &&
+		strings.Contains(metrics.text, "rollbackd_build_info"), "its metrics are %s", metrics.text)
 	assert.Is(t, slices.ContainsFunc(queues, w.broker.Exists), false, "a queue was made")
 	w.stop(p)
 	assert.Has(t, logs.String(), "no queue named "+w.config().Queue+" is in RabbitMQ",
@@ -78,7 +76,7 @@ func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
 	p, _ := w.serves()
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
-	did := asks(t, p, anna, "/letters/act", form(seen.page, "why", "mended"))
+	did := asks(t, p, anna, "/letters/act", form(seen.text, "why", "mended"))
 	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
 	w.done(p, did.location)
 	w.stop(p)
@@ -95,9 +93,9 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 	group := w.config().Group
 	w.set("GROUP", "stok")
 	wrong, logs := w.serves()
-	said := func(p *program.Process) string { return string(calls(t, p, rita, http.MethodGet, "/readyz", "").text) }
+	said := func(p *program.Process) string { return calls(t, p, rita, http.MethodGet, "/readyz", "").text }
 	w.eventually("health names the groups", func() bool { return strings.Contains(said(wrong), what+group) })
-	assert.Has(t, asks(t, wrong, rita, "/", nil).page, what+group, "the first page")
+	assert.Has(t, asks(t, wrong, rita, "/", nil).text, what+group, "the first page")
 	calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", "").is(t, http.StatusOK, what)
 	assert.Has(t, logs.String(), what+group, "the log: %s", logs)
 	empty, quiet := fresh.serves()
@@ -148,7 +146,7 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 			for _, page := range []string{"heap", "profile?seconds=1", "cmdline", "goroutine?debug=1"} {
 				r := calls(t, daemon, sent, http.MethodGet, "/debug/pprof/"+page, "")
 				is(w, page+" for "+sent, r.status, want)
-				assert.That(t, want == http.StatusOK || !bytes.Contains(r.text, []byte("goroutine")),
+				assert.That(t, want == http.StatusOK || !strings.Contains(r.text, "goroutine"),
 					"%s tells of the process all the same", page)
 			}
 		}
