@@ -1,38 +1,24 @@
 package pages
 
 import (
-	"database/sql"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
-	_ "github.com/go-sql-driver/mysql"
-
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // everything is all that stands in all tables.
-func (w *world) everything() (sums string) {
+func (w *world) everything() string {
 	w.t.Helper()
-	db := require.Get(sql.Open("mysql", w.dsn))(w.t)
-	defer db.Close()
-	var tables string
-	require.OK(w.t, db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables "+
-		"WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'").Scan(&tables))
-	rows := require.Get(db.QueryContext(w.t.Context(), "CHECKSUM TABLE "+tables))(w.t)
-	defer rows.Close()
-	for rows.Next() {
-		var table string
-		var sum sql.NullInt64
-		require.OK(w.t, rows.Scan(&table, &sum))
-		sums += fmt.Sprintln(table, sum)
-	}
-	err := rows.Err()
-	require.That(w.t, err == nil && strings.Contains(sums, "consumer_log_once"), "%v: %s", err, sums)
-	return sums
+	tables := stack.RowsOf(w.t, w.pool, "SELECT GROUP_CONCAT(table_name) AS names FROM information_schema.tables "+
+		"WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'")[0]["names"]
+	require.That(w.t, strings.Contains(tables, "consumer_log_once"), "the tables are %s", tables)
+	return fmt.Sprint(stack.RowsOf(w.t, w.pool, "CHECKSUM TABLE "+tables))
 }
 
 // Given somebody who may act, then nothing changes by whatever he looks at, forms too; and where another site makes his

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,9 +54,8 @@ type world struct {
 	desk    *operator.Operator
 	pages   *Pages
 	server  *httptest.Server
-	base    string
 	health  atomic.Pointer[server.Readiness]
-	exec    func(query string, args ...any)
+	pool    *sql.DB
 }
 
 func newWorld(t *testing.T, base string, guard server.GuardOptions, hide view.Hide) *world {
@@ -91,12 +91,8 @@ func newWorldWith(
 		Records: records, Group: "g", Queue: "q", KeyFrom: "header:x-message-key", MaxReplays: 3,
 	}))(t)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	w := &world{t: t, dsn: dsn, records: records, base: base}
+	w := &world{t: t, dsn: dsn, records: records, pool: pool}
 	w.health.Store(&server.Readiness{Group: "g", Queue: "q", Consuming: true})
-	w.exec = func(query string, args ...any) {
-		t.Helper()
-		stack.Exec(t, pool, query, args...)
-	}
 	w.desk = require.Get(operator.New(operator.Options{
 		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
 		Expected: operator.Query{Text: "SELECT 'stock.rollback' AS msg_tag, sn AS msg_key, NULL AS body, NULL AS " +
@@ -129,6 +125,11 @@ func newWorldWith(
 	return w
 }
 
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	stack.Exec(w.t, w.pool, query, args...)
+}
+
 func (w *world) dead(key, body, cause string, reason dedup.Reason) {
 	w.t.Helper()
 	require.OK(w.t, errors.Join(w.records.DeadRows(w.t.Context(), []dedup.Death{{Entry: dedup.Entry{
@@ -148,11 +149,7 @@ type answer struct {
 // send sends a request to an address, with headers in pairs; a form is posted. A redirect is an answer.
 func (w *world) send(method, address string, form url.Values, header ...string) answer {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		w.t.Error(err)
-		return answer{}
-	}
+	req, _ := http.NewRequestWithContext(w.t.Context(), method, address, strings.NewReader(form.Encode())) // which is one
 	if form != nil {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -166,9 +163,7 @@ func (w *world) send(method, address string, form url.Values, header ...string) 
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		w.t.Error(err)
-	}
+	assert.OK(w.t, err)
 	h := resp.Header
 	return answer{resp.StatusCode, h.Get("Location"), string(text), h.Get("Content-Type"), h}
 }
