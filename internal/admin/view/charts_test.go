@@ -53,23 +53,19 @@ func TestAMinuteShowsInADay(t *testing.T) {
 // bound.
 func TestPercentilesLieWithinTheirBucket(t *testing.T) {
 	for _, c := range []struct {
-		counts map[int]int64
+		counts [19]int64
 		q      float64
 		want   string
 	}{
-		{nil, .5, "none"},
-		{map[int]int64{0: 10}, .5, "0.0005"},
-		{map[int]int64{3: 4, 9: 4}, .5, "0.01"},
-		{map[int]int64{3: 4, 9: 4}, .75, "0.75"},
-		{map[int]int64{4: 99, 18: 1}, .99, "0.025"},
-		{map[int]int64{18: 5}, .99, "7200"},
+		{[19]int64{}, .5, "none"},
+		{[19]int64{0: 10}, .5, "0.0005"},
+		{[19]int64{3: 4, 9: 4}, .5, "0.01"},
+		{[19]int64{3: 4, 9: 4}, .75, "0.75"},
+		{[19]int64{4: 99, 18: 1}, .99, "0.025"},
+		{[19]int64{18: 5}, .99, "7200"},
 	} {
-		var counts [19]int64
-		for i, n := range c.counts {
-			counts[i] = n
-		}
 		got := "none"
-		if x := quantileOf(c.q, counts[:]); x != nil {
+		if x := quantileOf(c.q, c.counts[:]); x != nil {
 			got = fmt.Sprintf("%.4g", *x)
 		}
 		assert.Is(t, got, c.want, "percentile %v of %v", c.q, c.counts)

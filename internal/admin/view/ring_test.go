@@ -131,20 +131,15 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 	r.watch(server.Readiness{Waiting: []string{"mysql: refused: by 10.0.0.1", "session: not yet connected"}}, at(0))
 	r.watch(server.Readiness{Waiting: []string{"mysql: no route"}, Degraded: []string{"q.dead: it is full"}}, at(1))
 	r.watch(server.Readiness{Degraded: []string{"q.dead: it is full"}}, at(2))
-	want := []Trouble{
+	assert.Equal(t, r.troubles, []Trouble{
 		{What: "mysql", Why: "no route", Since: at(0), Until: at(2), Stops: true},
 		{What: "q.dead", Why: "it is full", Since: at(1)},
-	}
-	check := func(when string, want []Trouble) {
-		t.Helper()
-		assert.Equal(t, r.troubles, want, "%s", when)
-	}
-	check("after the first one is over", want)
+	}, "after the first one is over")
 	r.watch(server.Readiness{Waiting: []string{"mysql: gone again"}}, at(9))
-	check("after it came again", []Trouble{
+	assert.Equal(t, r.troubles, []Trouble{
 		{What: "q.dead", Why: "it is full", Since: at(1), Until: at(9)},
 		{What: "mysql", Why: "gone again", Since: at(9), Stops: true},
-	})
+	}, "after it came again")
 	for i := range 2 * mostTroubles {
 		r.watch(server.Readiness{Degraded: []string{"queue " + strconv.Itoa(i) + ": odd"}}, at(10+i))
 	}
