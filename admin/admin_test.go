@@ -39,10 +39,9 @@ const (
 
 // program consumes, and has a site mounted in its own server.
 type program struct {
-	t       *testing.T
-	servers *producer.Servers
-	c       *consumer.Consumer
-	url     string // of the server
+	t   *testing.T
+	c   *consumer.Consumer
+	url string // of the server
 }
 
 // start runs a program in whose server its site is mounted below the prefix, until the test ends.
@@ -70,7 +69,7 @@ func start(t *testing.T, o admin.Options, mount func(http.Handler) http.Handler)
 		wg.Wait()
 		server.Close()
 	})
-	p := &program{t, servers, c, server.URL}
+	p := &program{t, c, server.URL}
 	poll.Until(p.t, "it consumes", func() bool { return c.State().Consuming })
 	return p
 }
