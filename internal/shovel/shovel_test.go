@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,15 +17,177 @@ import (
 	"github.com/rollbackd/rollbackd/internal/shovel"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is a broker with rollbackd's queues, and a queue that was there before.
+type world struct {
+	t    *testing.T
+	b    *stack.Broker
+	topo rabbit.TopologyConfig
+	from string
+}
+
+// newWorld has a classic queue, and its test run beside others.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return worldOn(t, stack.AMQP(t), nil)
+}
+
+// worldOn makes the old queue with these arguments.
+func worldOn(t *testing.T, b *stack.Broker, args map[string]any) *world {
+	t.Helper()
+	w := &world{t: t, b: b, from: b.Name("old")}
+	w.topo = rabbit.TopologyConfig{
+		Exchange: b.Name("stock"), Queue: b.Name("main"), RoutingKeys: []string{"stock.rollback"},
+		Delays: []time.Duration{time.Second},
+	}
+	b.Track(w.topo.Queues()...)
+	b.TrackExchanges(w.topo.Exchange)
+	c := require.Get(rabbit.Dial(t.Context(), config(b.URL)))(t)
+	defer func() { _ = c.Close() }()
+	require.Get(rabbit.Declare(t.Context(), c, w.topo))(t)
+	b.DeclareQueue(w.from, args)
+	return w
+}
+
+func config(url string) rabbit.Config {
+	return rabbit.Config{
+		URLs: []string{url}, Name: rabbit.ConnectionName("test"), Heartbeat: 2 * time.Second,
+		ConfirmTimeout: 3 * time.Second, CloseTimeout: 2 * time.Second,
+	}
+}
+
+func (w *world) options() shovel.Options {
+	return shovel.Options{Rabbit: config(w.b.URL), Topology: w.topo, From: w.from}
+}
+
+// fill puts n messages into the old queue, with the keys PREFIX-0 and so on.
+func (w *world) fill(prefix string, n int) {
+	w.t.Helper()
+	p := rabbit.NewPublisher(config(w.b.URL))
+	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
+	batch := make([]rabbit.Publishing, n)
+	for i := range batch {
+		batch[i] = rabbit.Publishing{Key: w.from, Message: rabbit.Message{
+			MessageID: fmt.Sprintf("%s-%d", prefix, i), Body: fmt.Appendf(nil, `{"order_sn":"%s-%d"}`, prefix, i),
+		}}
+	}
+	require.OK(w.t, p.Publish(w.t.Context(), batch)...)
+}
+
+// want is n keys of each prefix, each once.
+func want(n int, prefixes ...string) map[string]int {
+	all := map[string]int{}
+	for _, prefix := range prefixes {
+		for i := range n {
+			all[fmt.Sprintf("%s-%d", prefix, i)] = 1
+		}
+	}
+	return all
+}
+
+// moves waits for the end of a run, which must have moved so many.
+func (r *running) moves(n int) {
+	r.t.Helper()
+	if res, err := r.wait(); err != nil || res.Moved != n {
+		r.t.Fatalf("%+v, %v; want %d moved", res, err, n)
+	}
+}
+
+// waiting is a run over n messages that has met a full main queue.
+func (w *world) waiting(n int) *running {
+	w.t.Helper()
+	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
+	w.fill("m", n)
+	r := w.start(w.options())
+	poll.Until(w.t, "it waits for room", func() bool { return r.progress.Load().Why != "" })
+	return r
+}
+
+// allThere fails unless the main queue has each of these messages, at least once and no others.
+func (w *world) allThere(wanted map[string]int, exactly bool) {
+	w.t.Helper()
+	got := map[string]int{}
+	poll.Within(10*time.Second, func() bool { // a large one is long on its way
+		for _, d := range w.b.GetAll(w.topo.Queue) {
+			got[d.MessageId]++
+		}
+		return len(got) >= len(wanted)
+	})
+	if !exactly {
+		for id := range got {
+			got[id] = 1
+		}
+	}
+	if diff := cmp.Diff(wanted, got); diff != "" {
+		w.t.Errorf("messages, and how often each came (-want +got):\n%s", diff)
+	}
+}
+
+// empty fails unless nothing is left in a queue, in hand neither.
+func (w *world) empty(queue string) {
+	w.t.Helper()
+	if n, unacked := w.b.Depth(queue), w.b.Unacked(queue); n != 0 || unacked != 0 {
+		w.t.Errorf("queue %s has %d messages and %d unacked, want none", queue, n, unacked)
+	}
+}
+
+// running is a run in the background.
+type running struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{}
+	res    shovel.Result
+	err    error
+
+	progress atomic.Pointer[shovel.Progress]
+	looked   atomic.Int32 // how often the run has told of itself
+	said     program.Log
+}
+
+func (w *world) start(o shovel.Options) *running {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	r := &running{t: w.t, cancel: cancel, done: make(chan struct{})}
+	r.progress.Store(&shovel.Progress{})
+	o.Progress = func(p shovel.Progress) { r.progress.Store(&p); r.looked.Add(1) }
+	o.Say = func(text string) { fmt.Fprintln(&r.said, text) }
+	go func() {
+		defer close(r.done)
+		r.res, r.err = shovel.Run(ctx, o)
+	}()
+	w.t.Cleanup(func() { cancel(); <-r.done })
+	return r
+}
+
+// wait waits for the end of a run by itself.
+func (r *running) wait() (shovel.Result, error) {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(time.Minute):
+		r.t.Fatalf("still running after a minute: %+v, %q", r.progress.Load(), &r.said)
+	}
+	return r.res, r.err
+}
+
+// stop is Ctrl-C.
+func (r *running) stop() (shovel.Result, error) {
+	r.t.Helper()
+	r.cancel()
+	return r.wait()
+}
+
 // Given a classic queue with messages, when they are moved, then each stands in the main queue as it was, with its tag
 // as its type and without its expiry, and the old queue is empty.
 func TestEachMessageIsCarriedAsItWas(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	w.b.DeclareExchange(w.b.Name("shop"), "topic")
 	w.b.Bind(w.from, "#", w.b.Name("shop"))
 	at := time.Unix(1_700_000_000, 0)
@@ -58,8 +221,7 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 // Given messages through a fanout exchange, without a type and without a routing key, when they are moved with a tag,
 // then it is theirs, and nobody else's.
 func TestATagIsForMessagesThatHaveNone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	fanout := w.b.Name("fanout")
 	w.b.DeclareExchange(fanout, "fanout")
 	w.b.Bind(w.from, "", fanout)
@@ -80,22 +242,16 @@ func TestATagIsForMessagesThatHaveNone(t *testing.T) {
 func TestWhateverKindTheOldQueueIs(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]map[string]any{
-		"classic":  nil,
-		"priority": {"x-max-priority": int32(10)},
-		"own dead-letter exchange": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "DEAD",
-			"x-message-ttl": int32(3_600_000)},
-		"quorum": {"x-queue-type": "quorum", "x-delivery-limit": int32(1), "x-dead-letter-exchange": "",
-			"x-dead-letter-routing-key": "DEAD"},
-		"lazy, limited": {"x-queue-mode": "lazy", "x-max-length": int32(100_000)},
+		"classic": {"x-max-priority": int32(10), "x-message-ttl": int32(3_600_000), "x-queue-mode": "lazy",
+			"x-max-length": int32(100_000)},
+		"quorum": {"x-queue-type": "quorum", "x-delivery-limit": int32(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := stack.AMQP(t)
 			dead := b.Name("their-dead")
 			b.DeclareQueue(dead, nil)
-			if args["x-dead-letter-routing-key"] != nil {
-				args["x-dead-letter-routing-key"] = dead
-			}
+			args["x-dead-letter-exchange"], args["x-dead-letter-routing-key"] = "", dead
 			w := worldOn(t, b, args)
 			const n = 1200
 			w.fill("m", n)
@@ -110,8 +266,7 @@ func TestWhateverKindTheOldQueueIs(t *testing.T) {
 // Given messages that no copy can stand for among many others, when all are moved, then those stay in their queue,
 // named, and the others go.
 func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	odd := stack.UnreadableHeaders("m")
 	w.fill("before", 100)
 	for i, h := range odd {
@@ -129,7 +284,7 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 		t.Fatalf("%+v, %v; want 200 moved and %d left", res, err, stays)
 	}
 	for _, words := range []string{`"odd-0"`, "cannot be read", `"large"`, "frame_max"} {
-		assert.Has(t, r.words(), words, "said")
+		assert.Has(t, r.said.String(), words, "said")
 	}
 	poll.Until(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
 	w.allThere(want(100, "before", "after"), true)
@@ -138,23 +293,20 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 // Given a main queue that is full and refuses, when messages are moved, then the run waits, with all that it holds
 // unacked, and goes on once there is room.
 func TestAFullMainQueueMakesItWait(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	const n = 300
 	r := w.waiting(n)
 	w.b.Policy("full", w.topo.Queue, nil)
 	r.moves(n)
-	said := r.words()
-	assert.Has(t, said, "takes nothing, waiting", "said")
-	assert.Is(t, strings.Contains(said, "\n"), false, "more than that is said: %s", said)
+	assert.Has(t, r.said.String(), "takes nothing, waiting", "said")
+	assert.Is(t, strings.Count(r.said.String(), "\n"), 1, "lines are said: %s", &r.said)
 	w.empty(w.from)
 	w.allThere(want(n, "m"), false)
 }
 
 // Given a full main queue and messages in hand, when the run is interrupted, then they are back in their queue.
 func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	const n = 300
 	res, err := w.waiting(n).stop()
 	if !errors.Is(err, context.Canceled) || res.Moved >= n {
@@ -166,8 +318,7 @@ func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
 
 // Given two runs at once on a queue whose old consumer works beside them, then together they take each message once.
 func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	const n = 5000
 	w.fill("m", n)
 	conn := require.Get(rabbit.Dial(t.Context(), config(w.b.URL)))(t)
@@ -204,22 +355,21 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 // Given a broker that ends all connections and refuses others for a while, when it follows, from an empty queue on,
 // then it goes on by itself, until it is interrupted.
 func TestABrokerThatRefusesForAWhileLosesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	link := stack.Proxy(t, stack.Addr(t, w.b.URL))
 	const n = 500
 	o := w.options()
 	o.Follow, o.Rate = true, 500
 	o.Rabbit.URLs = []string{link.Through(w.b.URL)}
 	r := w.start(o)
-	poll.Until(t, "it has found the queue empty again and again", func() bool { return r.looked() > 3 })
+	poll.Until(t, "it has found the queue empty again and again", func() bool { return r.looked.Load() > 3 })
 	w.fill("before", n)
-	poll.Until(t, "it moves", func() bool { return r.progress().Moved > 50 })
+	poll.Until(t, "it moves", func() bool { return r.progress.Load().Moved > 50 })
 	link.Refuse(true)
 	link.Cut()
-	poll.Until(t, "it has noticed", func() bool { return r.progress().Why != "" })
+	poll.Until(t, "it has noticed", func() bool { return r.progress.Load().Why != "" })
 	link.Refuse(false)
-	assert.Has(t, r.words(), "made again", "said")
+	assert.Has(t, r.said.String(), "made again", "said")
 	w.fill("after", n)
 	poll.Until(t, "the queue is empty", func() bool {
 		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
@@ -232,8 +382,7 @@ func TestABrokerThatRefusesForAWhileLosesNothing(t *testing.T) {
 
 // Given what can only be a mistake, or cannot work, then the run ends at once, takes nothing, and says what is wrong.
 func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	w.fill("m", 3)
 	single := w.b.Name("single")
 	w.b.DeclareQueue(single, map[string]any{"x-single-active-consumer": true})
@@ -272,8 +421,7 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 
 // Given an account that may read the queue but not publish, or publish but not read, then the messages stay.
 func TestMissingRightsTakeNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	w.fill("m", 3)
 	for _, tt := range []struct{ write, read, says string }{
 		{"^$", ".*", "does not allow this user to publish"},
@@ -305,8 +453,7 @@ func (w *world) as(write, read string) string {
 
 // Given messages whose bodies together are several times the bound on memory, when they are moved, then all arrive.
 func TestLargeMessagesGoThroughAFewAtATime(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t)
 	const n = 40
 	for i := range n {
 		w.b.Publish("", w.from, stack.Message{MessageId: fmt.Sprintf("m-%d", i), Body: make([]byte, 4<<20)})
