@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -345,14 +343,23 @@ func TestALockWithoutAnEndInSightIsForeign(t *testing.T) {
 	w.Await("the lock in hand has an end", func() bool { return w.a.Look("own").TTL > 0 })
 }
 
-// The probe's own name may be taken too: that is no failure of redis.
-func TestAForeignValueUnderTheProbesNameIsNoFailure(t *testing.T) {
+// Given locks that outlive their process by far, and a value of somebody else's under the probe's name, when some are
+// released and some are done while Redis is not asked because a call has failed, then none stands in anybody's way when
+// it is asked again.
+func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	t.Parallel()
-	w := newRedisWorld(t, stack.OwnRedis(t).URL(), lock.Options{OnError: lock.Pause})
+	w := newRedisWorld(t, stack.OwnRedis(t).URL(), lock.Options{LockTTL: 10 * time.Minute, OnError: lock.Pause})
 	w.do("lpush", lock.ProbeKey, "x")
+	w.a.Finds(lock.Mine, "", "one", "two", "three")
 	w.l.Fails(errors.New("told so by the test"))
+	w.a.GiveBack("one")
+	w.a.Ends(0, "two")
+	for _, key := range []string{"one", "two"} {
+		assert.Is(t, w.a.Look(key).Hold, lock.HeldByOther, "while nobody asks, under %s stands", key)
+	}
 	w.a.Runs()
-	w.a.IsAsked()
+	w.Await("nothing of these stands any more", func() bool { return w.a.Look("one").Hold+w.a.Look("two").Hold == 0 })
+	assert.Is(t, w.a.Look("three").Token, "a", "what is in hand is held by")
 }
 
 // While a fleet is upgraded, former and new daemons read each other's values and run scripts that mean the same.
@@ -373,26 +380,6 @@ func TestValuesAndScriptsStandInRedisAsTheyAlwaysDid(t *testing.T) {
 	d := cmp.Diff(want, lock.Scripts)
 	assert.That(t, d == "" && lock.ProbeKey == "rollbackd:probe", "scripts (-want +got):\n%s\nprobe %q", d, lock.ProbeKey)
 }
-
-// text is a log that is read while it is written.
-type text struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *text) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *text) count(words string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.all.String(), words)
-}
-
-func (l *text) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // replyLoser is a hook of a client: told so, it drops the next reply to a lock, and its connection.
 type replyLoser struct {
@@ -442,84 +429,4 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	return n, err
-}
-
-// session is a store whose locks last as long as its process, as ephemeral nodes do. When told it fails, and says
-// nothing of any name.
-type session struct {
-	lock.Store
-	mu     sync.Mutex
-	nodes  map[lock.Name]string // guarded by mu
-	broken bool                 // guarded by mu
-}
-
-func (s *session) Take(_ context.Context, value string, names []lock.Name) ([]lock.Held, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.broken {
-		return nil, errors.New("the server is away")
-	}
-	held := make([]lock.Held, len(names))
-	for i, n := range names {
-		if s.nodes[n] == "" {
-			s.nodes[n] = value
-		}
-		held[i] = lock.ReadHeld(s.nodes[n], value)
-	}
-	return held, nil
-}
-
-func (s *session) GiveBack(_ context.Context, value string, names []lock.Name) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, n := range names {
-		if s.nodes[n] == value {
-			delete(s.nodes, n)
-		}
-	}
-	return nil
-}
-
-func (*session) Renew(_ context.Context, names []lock.Name, _ []string) (stands []bool, err error) {
-	for range names {
-		stands = append(stands, true)
-	}
-	return stands, nil
-}
-
-func (s *session) Probe(context.Context) error { return nil }
-
-// breaks has calls fail or not, and says how many locks stand.
-func (s *session) breaks(broken bool) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.broken = broken
-	return len(s.nodes)
-}
-
-// Given a store that fails and returns nothing, when names are locked, then all go on without the lock, or none; and
-// given locks that do not expire while their process lives, when some are released and some are done while the server
-// is not asked because another call has failed, then none stands in anybody's way when it is asked again.
-func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
-	t.Parallel()
-	w, store := locktest.NewWorld(t, nil), &session{nodes: map[lock.Name]string{}}
-	open := func(policy lock.Policy) locktest.Worker {
-		l := require.Get(lock.Over("the server", store, lock.Options{OnError: policy}))(w.T)
-		return w.Of(l, "a")
-	}
-	a, pausing := open(lock.Proceed), open(lock.Pause)
-	a.Finds(lock.Mine, "", "one", "two")
-	store.breaks(true)
-	a.As("b").Finds(lock.Mine, "", "three", "four")
-	if _, err := pausing.Lock(t.Context(), "a", w.Names("one")); !errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("with policy pause Lock = %v, want that the lock is unavailable", err)
-	}
-	up, _, _ := a.Up()
-	require.That(t, !up, "the server is asked, want that it is taken for away")
-	store.breaks(false)
-	a.GiveBack("one")
-	a.Ends(0, "two")
-	require.Is(t, store.breaks(false), 2, "locks stand while nobody asks")
-	a.Runs()
-	w.Await("nothing stands any more", func() bool { return store.breaks(false) == 0 })
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,8 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -32,6 +33,14 @@ func openLock(t *testing.T, s lockers.Servers, o lock.Options) *lockers.Lock {
 	l := require.Get(lockers.Open(t.Context(), s, o))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+// newWorld is a lock on servers or a schema of its own.
+func newWorld[B locktest.Backend](t *testing.T, open func(*testing.T) B) (*locktest.World, B) {
+	t.Helper()
+	t.Parallel()
+	b := open(t)
+	return locktest.NewWorld(t, b), b
 }
 
 // Given a table in MySQL, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost
@@ -103,14 +112,6 @@ func (b mysqlBackend) Freeze(*testing.T) { b.wire.Hold(true) }
 
 func (b mysqlBackend) Thaw(*testing.T) { b.wire.Hold(false) }
 
-// newMySQLWorld is a lock on a schema of its own.
-func newMySQLWorld(t *testing.T) (*locktest.World, mysqlBackend) {
-	t.Helper()
-	t.Parallel()
-	b := newMySQLBackend(t)
-	return locktest.NewWorld(t, b), b
-}
-
 func (b mysqlBackend) rows(t *testing.T) (n int) {
 	t.Helper()
 	const statement = "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'"
@@ -121,17 +122,10 @@ func (b mysqlBackend) rows(t *testing.T) (n int) {
 // Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when
 // something does.
 func TestAFreshBatchIsOneStatement(t *testing.T) {
-	w, b := newMySQLWorld(t)
+	w, b := newWorld(t, newMySQLBackend)
 	a, keys := w.Worker("a", lock.Options{Timeout: 20 * time.Second}), locktest.Keys(1000)
 	asked := b.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
-	was := func() bool {
-		select {
-		case <-asked:
-			return true
-		default:
-			return false
-		}
-	}
+	was := func() bool { return poll.IsClosed(asked) }
 	for range 3 { // the third is a prepared statement
 		a.Finds(lock.Mine, "", keys...)
 		a.Ends(0, keys...)
@@ -148,7 +142,7 @@ func TestAFreshBatchIsOneStatement(t *testing.T) {
 // Given lanes that take, renew, release and end the same names in any order, when they have run, then none met an
 // error: a deadlock would be one, and count as a failure of the server.
 func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
-	w, _ := newMySQLWorld(t)
+	w, _ := newWorld(t, newMySQLBackend)
 	names := w.Names(locktest.Keys(300)...)
 	const lanes, rounds = 6, 40
 	var wg sync.WaitGroup
@@ -177,7 +171,7 @@ func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
 // Given locks of a worker that died, when they have been over for a minute, then the cleaner deletes them, and no
 // other.
 func TestCleanDeletesWhatIsOver(t *testing.T) {
-	w, b := newMySQLWorld(t)
+	w, b := newWorld(t, newMySQLBackend)
 	// a busy server has time: what is late is done without
 	l, keys := b.open(t, b.wire, lock.Options{Timeout: 20 * time.Second}), locktest.Keys(2500)
 	w.Of(l, "dead").Find(keys...)
@@ -199,7 +193,7 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 			"`migrate` makes it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, b := newMySQLWorld(t)
+			w, b := newWorld(t, newMySQLBackend)
 			conn, err := b.db.Conn(t.Context()) // LOCK TABLES is of a connection
 			require.OK(w, err)
 			defer conn.Close()
@@ -263,10 +257,8 @@ func (b redlockBackend) Open(t *testing.T, o lock.Options) lock.Locker {
 func (b redlockBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
 	t.Helper()
 	wire := stack.Proxy(t, b.servers[0].Addr())
-	u := require.Get(url.Parse(b.servers[0].URL()))(t)
-	u.Host = wire.Addr
 	lose, lost := wire.Losing("rollbackd:")
-	return b.open(t, o, u.String()), lose, lost
+	return b.open(t, o, wire.Through(b.servers[0].URL())), lose, lost
 }
 
 func (redlockBackend) Die(*testing.T, lock.Locker) {}
@@ -297,37 +289,11 @@ func (b redlockBackend) all(do func(*stack.Server) error) {
 	}
 }
 
-// newRedlockWorld is a lock on masters of its own.
-func newRedlockWorld(t *testing.T) (*locktest.World, redlockBackend) {
-	t.Helper()
-	t.Parallel()
-	b := newRedlockBackend(t)
-	return locktest.NewWorld(t, b), b
-}
-
-// text is a log that is read while it is written.
-type text struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *text) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *text) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
-
 // Given one master of three that is frozen or killed, when names are locked, then the other two are enough, and nobody
 // waits for the third again and again; the log says that it is away, and that it is back.
 func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
-	w, b := newRedlockWorld(t)
-	said := &text{}
+	w, b := newWorld(t, newRedlockBackend)
+	said := &program.Log{}
 	a := w.Worker("a", lock.Options{Timeout: 2 * time.Second, Log: slog.New(slog.NewTextHandler(said, nil))})
 	other := w.Worker("other", lock.Options{Timeout: 300 * time.Millisecond})
 	a.Runs()
@@ -366,7 +332,7 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 // Given a value on one master that no lock of ours is, and a second master away, when the name is locked, then nobody
 // waits for what never ends: the message goes on without a lock.
 func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
-	w, b := newRedlockWorld(t)
+	w, b := newWorld(t, newRedlockBackend)
 	a := w.Worker("a", lock.Options{Timeout: 8 * time.Second}) // a master that is too late would be done without
 	require.OK(w, b.admins[0].Set(t.Context(), w.Names("spoilt")[0].String(), "nobody's", 0).Err())
 	require.OK(w, b.servers[2].Kill())
@@ -378,7 +344,7 @@ func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
 // Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on
 // and with the other nobody does; they come back by themselves.
 func TestAMajorityOfMastersIsMissed(t *testing.T) {
-	w, b := newRedlockWorld(t)
+	w, b := newWorld(t, newRedlockBackend)
 	o := lock.Options{Timeout: 300 * time.Millisecond}
 	a := w.Worker("a", o)
 	o.OnError = lock.Pause
@@ -409,7 +375,7 @@ func TestAMajorityOfMastersIsMissed(t *testing.T) {
 // Given a lock on all masters, when one forgets it, then it is held still; when two do, then it is lost, which costs
 // work only, and a late release takes nobody's lock away.
 func TestWipedMastersCostTheLockWhenTheyAreMoreThanHalf(t *testing.T) {
-	w, servers := newRedlockWorld(t)
+	w, servers := newWorld(t, newRedlockBackend)
 	o := lock.Options{Timeout: 8 * time.Second} // without an answer, all would be found free
 	a, b, keys := w.Worker("a", o), w.Worker("b", o), locktest.Keys(5)
 	w.Await("a holds its names on each master: one that answers late is done without", func() bool {

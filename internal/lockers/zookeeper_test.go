@@ -119,18 +119,10 @@ func (b zooKeeperBackend) Freeze(*testing.T) { _ = b.server.Freeze() }
 
 func (b zooKeeperBackend) Thaw(*testing.T) { _ = b.server.Thaw() }
 
-// newZooKeeperWorld is a lock on a server of its own.
-func newZooKeeperWorld(t *testing.T) (*locktest.World, zooKeeperBackend) {
-	t.Helper()
-	t.Parallel()
-	b := newZooKeeperBackend(t)
-	return locktest.NewWorld(t, b), b
-}
-
 // Given a session that the server ends because it has not heard of its process, when the process is heard again, then
 // what it held is free, and it locks in a new session.
 func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
-	w, server := newZooKeeperWorld(t)
+	w, server := newWorld(t, newZooKeeperBackend)
 	l, wire := server.open(t, lock.Options{LockTTL: 300 * time.Millisecond})
 	a, b, keys := w.Of(l, "a"), w.Worker("b", lock.Options{}), locktest.Keys(10)
 	a.Runs()
@@ -147,7 +139,7 @@ func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
 // Given an account, when it has made locks, then nobody else may read or delete them, and who has another password is
 // told so.
 func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
-	w, b := newZooKeeperWorld(t)
+	w, b := newWorld(t, newZooKeeperBackend)
 	open := func(login string) locktest.Worker {
 		url := strings.Replace(b.server.URL(), "://", "://"+login, 1) + "/of/shop"
 		return w.Of(openZooKeeper(t, url, lock.Options{OnError: lock.Pause}), "a")
@@ -163,7 +155,7 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 // Given a node that another account keeps to itself, and one with a node of somebody's below it, in a folder that
 // everybody may use, when they are locked and done, then nobody waits for them, and the server counts as well.
 func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
-	w, b := newZooKeeperWorld(t)
+	w, b := newWorld(t, newZooKeeperBackend)
 	a, admin := w.Worker("a", lock.Options{OnError: lock.Pause}), b.admin(t)
 	a.Find("first") // makes the folder
 	a.GiveBack("first")
