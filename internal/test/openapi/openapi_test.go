@@ -9,9 +9,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/config"
 	"github.com/pb33f/libopenapi-validator/errors"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -95,32 +98,61 @@ func words(errs []*errors.ValidationError) string {
 	return b.String()
 }
 
+// answer is what is looked at here of what is answered; each has some of it.
+type answer struct {
+	ID, Key, Next, Outcome, Repair, State, Status, Where   string
+	Count, Open, Seen                                      int
+	Findings, Found, Groups, Items, Messages, Reservations []answer
+	Act, Report, Result                                    *answer
+	Now                                                    any
+	Filter                                                 json.RawMessage
+	Created                                                time.Time `json:"created_at"`
+	From                                                   *answer   `json:"edited_from"`
+}
+
 // client asks a daemon, and holds what it asks and what it is answered against the description.
 type client struct {
 	t     *testing.T
 	d     described
 	base  string
 	token string
+	keys  int             // that it has made
 	seen  map[string]bool // operations that were answered with success
 }
 
-// ask sends a request that is as described; headers come in pairs. The answer must have the status and is read into v.
-func (c *client) ask(method, path, body string, status int, v any, headers ...string) http.Header {
+// get asks for what is there.
+func (c *client) get(path string) answer {
 	c.t.Helper()
-	req := c.request(method, path, body, headers)
+	a, _ := c.ask("GET", path, "", http.StatusOK)
+	return a
+}
+
+// until asks again and again, and returns the answer that is as yes says.
+func (c *client) until(what, path string, yes func(answer) bool) (a answer) {
+	c.t.Helper()
+	poll.Until(c.t, what, func() bool { a = c.get(path); return yes(a) })
+	return a
+}
+
+// post wants something done that nobody asked for before.
+func (c *client) post(status int, path, body string) answer {
+	c.t.Helper()
+	c.keys++
+	a, _ := c.ask("POST", path, body, status, key, fmt.Sprint("key-", c.keys))
+	return a
+}
+
+// ask sends a request that is as described; headers come in pairs. The answer must have the status.
+func (c *client) ask(method, path, body string, status int, headers ...string) (answer, http.Header) {
+	c.t.Helper()
+	req := c.request(method, path, body, headers...)
 	if ok, errs := c.d.validator.ValidateHttpRequest(req); !ok {
 		c.t.Errorf("%s %s is not as described:\n%s", method, path, words(errs))
 	}
-	return c.answered(c.request(method, path, body, headers), status, v)
+	return c.answered(c.request(method, path, body, headers...), status)
 }
 
-// askWrong sends a request that need not be as described.
-func (c *client) askWrong(method, path, body string, status int, v any, headers ...string) {
-	c.t.Helper()
-	c.answered(c.request(method, path, body, headers), status, v)
-}
-
-func (c *client) request(method, path, body string, headers []string) *http.Request {
+func (c *client) request(method, path, body string, headers ...string) *http.Request {
 	c.t.Helper()
 	req := require.Get(http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body)))(c.t)
 	req.Close = true
@@ -128,20 +160,18 @@ func (c *client) request(method, path, body string, headers []string) *http.Requ
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+	for pair := range slices.Chunk(headers, 2) {
+		req.Header.Set(pair[0], pair[1])
 	}
 	return req
 }
 
-func (c *client) answered(req *http.Request, status int, v any) http.Header {
+func (c *client) answered(req *http.Request, status int) (a answer, _ http.Header) {
 	c.t.Helper()
 	resp := require.Get(http.DefaultTransport.RoundTrip(req))(c.t)
 	defer resp.Body.Close()
 	text := require.Get(io.ReadAll(resp.Body))(c.t)
-	if resp.StatusCode != status {
-		c.t.Fatalf("%s %s: HTTP %d, want %d: %s", req.Method, req.URL, resp.StatusCode, status, text)
-	}
+	require.Is(c.t, resp.StatusCode, status, "%s %s: %s: HTTP", req.Method, req.URL, text)
 	resp.Body = io.NopCloser(bytes.NewReader(text))
 	if ok, errs := c.d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp); !ok {
 		c.t.Errorf("the answer to %s %s is not as described:\n%s%s", req.Method, req.URL, words(errs), text)
@@ -149,12 +179,8 @@ func (c *client) answered(req *http.Request, status int, v any) http.Header {
 	if status < 300 {
 		c.seen[c.operation(req)] = true
 	}
-	if v != nil {
-		if err := json.Unmarshal(text, v); err != nil {
-			c.t.Fatalf("%s %s: %v: %s", req.Method, req.URL, err, text)
-		}
-	}
-	return resp.Header
+	_ = json.Unmarshal(text, &a) // what has another type there is not looked at
+	return a, resp.Header
 }
 
 // operation is the id of the operation that a request asks for; a path without parameters counts before one with.
@@ -216,203 +242,117 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	}
 	addr := require.Get(daemon.Addr(t.Context()))(t)
 	c := &client{t: t, d: d, base: "http://" + addr + "/api/v1", token: token, seen: map[string]bool{}}
-	var list struct {
-		Items []struct{ Key, Tag string }
-		Next  string
-	}
-	poll.Until(t, "all are dead", func() bool {
-		var all struct{ Items []struct{ Key string } }
-		c.ask("GET", "/letters", "", http.StatusOK, &all)
-		return len(all.Items) == len(orders)
-	})
-	c.ask("GET", "/letters?limit=2", "", http.StatusOK, &list)
-	c.ask("GET", "/letters?limit=2&after="+list.Next, "", http.StatusOK, nil)
-	c.ask("GET", "/letters?reason=permanent&reason=exhausted&since=2020-01-01T00:00:00Z&error=order&key=a&key=b", "",
-		http.StatusOK, nil)
-	poll.Until(t, "there is a sample with rates", func() bool {
-		var o struct {
-			Now *struct{ Up map[string]bool }
-		}
-		c.ask("GET", "/overview", "", http.StatusOK, &o)
-		return o.Now != nil
-	})
-	var groups struct {
-		Groups []struct {
-			ID     string
-			Filter json.RawMessage
-		}
-	}
-	c.ask("GET", "/letters/groups", "", http.StatusOK, &groups)
+	c.until("all are dead", "/letters", func(a answer) bool { return len(a.Items) == len(orders) })
+	list := c.get("/letters?limit=2")
+	c.get("/letters?limit=2&after=" + list.Next)
+	c.get("/letters?reason=permanent&reason=exhausted&since=2020-01-01T00:00:00Z&error=order&key=a&key=b")
+	c.until("there is a sample with rates", "/overview", func(a answer) bool { return a.Now != nil })
+	group := c.get("/letters/groups").Groups[0]
 	for _, path := range []string{
-		"/hour", "/charts?span=day", "/letters/groups/" + groups.Groups[0].ID, "/letter?key=" + list.Items[0].Key,
+		"/hour", "/charts?span=day", "/letters/groups/" + group.ID, "/letter?key=" + list.Items[0].Key,
 		"/log?status=dead&limit=2", "/message?key=" + list.Items[0].Key, "/order?sn=" + orders[0].SN,
 		"/runs/preview?kind=discard&tag=stock.rollback&limit=2", "/acts", "/pause",
 	} {
-		c.ask("GET", path, "", http.StatusOK, nil)
+		c.get(path)
 	}
 
-	var act struct{ ID, State string }
-	c.ask("POST", "/runs/rehearse", `{"filter":{"all":true}}`, http.StatusCreated, &act, key, "r1")
-	var rehearsed struct {
-		Result struct {
-			Report struct {
-				Groups []struct {
-					Outcome string
-					Count   int
-				}
-			}
-		}
-	}
-	ends := func(state string, v any) { // waits until the last act has, and reads it once more
+	act := c.post(http.StatusCreated, "/runs/rehearse", `{"filter":{"all":true}}`)
+	ends := func(state string) answer { // waits until the last act has
 		t.Helper()
-		poll.Until(t, "the act is "+state, func() bool {
-			c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
-			return act.State == state
-		})
-		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, v)
+		return c.until("the act is "+state, "/acts/"+act.ID, func(a answer) bool { return a.State == state })
 	}
-	ends("done", &rehearsed)
-	if all := rehearsed.Result.Report.Groups; len(all) != 1 || all[0].Outcome != "blamed" || all[0].Count != len(orders) {
+	if all := ends("done").Result.Report.Groups; len(all) != 1 || all[0].Outcome != "blamed" ||
+		all[0].Count != len(orders) {
 		t.Errorf("the rehearsal came to %+v", all)
 	}
 
 	// the cause is mended, and what was dead goes back to work, once
-	c.ask("POST", "/pause", `{"why":"nobody may act meanwhile"}`, http.StatusCreated, &act, key, "k1")
-	c.ask("POST", "/pause", `{"why":"another"}`, http.StatusConflict, nil, key, "k2")
-	c.ask("POST", "/pause", `{"why":"longer","seconds":7200,"instead":"`+act.ID+`"}`, http.StatusCreated, &act, key, "k3")
-	c.ask("GET", "/pause", "", http.StatusOK, nil)
-	c.ask("POST", "/resume", `{"why":"it is done","pause":"`+act.ID+`"}`, http.StatusCreated, nil, key, "k4")
+	act = c.post(http.StatusCreated, "/pause", `{"why":"nobody may act meanwhile"}`)
+	c.post(http.StatusConflict, "/pause", `{"why":"another"}`)
+	act = c.post(http.StatusCreated, "/pause", `{"why":"longer","seconds":7200,"instead":"`+act.ID+`"}`)
+	c.get("/pause")
+	c.post(http.StatusCreated, "/resume", `{"why":"it is done","pause":"`+act.ID+`"}`)
 	stack.Exec(t, db, "UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
 	b.Purge(queue + ".dead") // by mistake: the rows are dead and their letters gone
-	c.ask("GET", "/reconcile", "", http.StatusNotFound, nil)
-	c.ask("POST", "/reconcile", "", http.StatusCreated, &act, key, "c1")
-	var found struct {
-		Act      struct{ ID, State string }
-		Findings []struct {
-			Number            int
-			Kind, Key, Repair string
-		}
-	}
-	poll.Until(t, "the comparison is done", func() bool {
-		c.ask("GET", "/reconcile", "", http.StatusOK, &found)
-		return found.Act.ID == act.ID && found.Act.State == "done"
-	})
-	c.ask("GET", "/reconcile?of="+act.ID, "", http.StatusOK, nil)
-	if len(found.Findings) != len(orders) || found.Findings[1].Repair != "republish" {
+	c.ask("GET", "/reconcile", "", http.StatusNotFound)
+	act = c.post(http.StatusCreated, "/reconcile", "")
+	found := c.until("the comparison is done", "/reconcile", func(a answer) bool {
+		return a.Act.ID == act.ID && a.Act.State == "done"
+	}).Findings
+	c.get("/reconcile?of=" + act.ID)
+	if len(found) != len(orders) || found[1].Repair != "republish" {
 		t.Fatalf("the comparison has found %+v", found)
 	}
 	mend := `{"of":"` + act.ID + `","number":1,"why":"purged by mistake"}`
-	c.ask("POST", "/reconcile/mend", mend, http.StatusCreated, &act, key, "c2")
-	poll.Until(t, "the message that was mended is applied", func() bool {
-		var told struct{ Messages []struct{ Status string } }
-		c.ask("GET", "/message?key="+found.Findings[1].Key, "", http.StatusOK, &told)
-		return told.Messages[0].Status == "success"
+	c.post(http.StatusCreated, "/reconcile/mend", mend)
+	c.until("the message that was mended is applied", "/message?key="+found[1].Key, func(a answer) bool {
+		return a.Messages[0].Status == "success"
 	})
-	c.ask("POST", "/reconcile/expected", `{"why":"a backup was lost"}`, http.StatusCreated, &act, key, "e1")
-	var came struct {
-		Result struct {
-			Report struct {
-				Seen, Open int
-				Found      []struct {
-					Where string
-					Count int
-				}
-			}
-		}
+	act = c.post(http.StatusCreated, "/reconcile/expected", `{"why":"a backup was lost"}`)
+	if r := ends("done").Result.Report; r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
+		t.Errorf("what should have come: %+v", r)
 	}
-	ends("done", &came)
-	if r := came.Result.Report; r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
-		t.Errorf("what should have come: %+v", came)
-	}
-	mend = strings.Replace(mend, `"number":1`, `"number":99`, 1)
-	c.ask("POST", "/reconcile/mend", mend, http.StatusNotFound, nil, key, "c3")
-	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, groups.Groups[0].Filter)
-	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k5")
-	c.ask("POST", "/runs", run, http.StatusConflict, nil, key, "k6")
-	c.ask("POST", "/runs/"+act.ID+"/stop", "", http.StatusOK, nil, key, "k7")
-	ends("stopped", nil)
+	c.post(http.StatusNotFound, "/reconcile/mend", strings.Replace(mend, `"number":1`, `"number":99`, 1))
+	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, group.Filter)
+	act = c.post(http.StatusCreated, "/runs", run)
+	c.post(http.StatusConflict, "/runs", run)
+	c.post(http.StatusOK, "/runs/"+act.ID+"/stop", "")
+	ends("stopped")
 	run = strings.Replace(run, `,"rate":0.001`, "", 1)
 	before := act.ID
-	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k8")
-	if h := c.ask("POST", "/runs", run, http.StatusCreated, nil, key, "k8"); h.Get("Idempotency-Replayed") != "true" ||
-		act.ID == before {
+	act, _ = c.ask("POST", "/runs", run, http.StatusCreated, key, "twice")
+	_, h := c.ask("POST", "/runs", run, http.StatusCreated, key, "twice")
+	if h.Get("Idempotency-Replayed") != "true" || act.ID == before {
 		t.Errorf("the same request again is answered with %v, act %s after %s", h, act.ID, before)
 	}
-	var last struct {
-		Created time.Time `json:"created_at"`
-	}
-	ends("done", &last)
-	poll.Until(t, "the order's stock is back", func() bool {
-		var told struct {
-			Messages     []struct{ Status string }
-			Reservations []struct{ Status string }
-		}
-		c.ask("GET", "/order?sn="+orders[0].SN, "", http.StatusOK, &told)
-		return told.Messages[0].Status == "success" && told.Reservations[0].Status == "released"
+	at := url.QueryEscape(ends("done").Created.Format(time.RFC3339Nano))
+	c.until("the order's stock is back", "/order?sn="+orders[0].SN, func(a answer) bool {
+		return a.Messages[0].Status == "success" && a.Reservations[0].Status == "released"
 	})
-	var acts struct{ Items []struct{ ID string } }
-	c.ask("GET", "/acts?limit=2", "", http.StatusOK, &acts)
-	if len(acts.Items) != 2 || acts.Items[0].ID != act.ID || acts.Items[1].ID != before {
-		t.Errorf("the last acts are %v, want %s after %s", acts, act.ID, before)
-	}
-	at := url.QueryEscape(last.Created.Format(time.RFC3339Nano))
-	c.ask("GET", "/acts?since="+at, "", http.StatusOK, &acts)
-	if len(acts.Items) != 1 || acts.Items[0].ID != act.ID {
-		t.Errorf("the acts since the last one are %v, want %s alone", acts, act.ID)
-	}
-	c.ask("GET", "/acts?until="+at+"&limit=1", "", http.StatusOK, &acts)
-	if len(acts.Items) != 1 || acts.Items[0].ID != before {
-		t.Errorf("the last act before the last one is %v, want %s", acts, before)
+	for query, want := range map[string][]string{
+		"limit=2": {act.ID, before}, "since=" + at: {act.ID}, "until=" + at + "&limit=1": {before},
+	} {
+		var ids []string
+		for _, a := range c.get("/acts?" + query).Items {
+			ids = append(ids, a.ID)
+		}
+		assert.Equal(t, ids, want, "the acts of %s", query)
 	}
 
 	stack.Exec(t, db, "INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at, failed_at, reason) "+
 		"VALUES ('order.cancelled', 'p', '{}', '9999-12-31', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'no queue')")
-	var outbox struct {
-		Items, Messages []struct{ State string }
+	parked, told := c.get("/outbox?state=parked").Items, c.get("/outbox/message?key=p").Messages
+	c.get("/outbox/preview?kind=outbox_drop&key=p")
+	if len(parked) != 1 || len(told) != 1 || parked[0].State != "parked" {
+		t.Errorf("the outbox is told as %+v and %+v, want one parked message", parked, told)
 	}
-	c.ask("GET", "/outbox?state=parked", "", http.StatusOK, &outbox)
-	c.ask("GET", "/outbox/message?key=p", "", http.StatusOK, &outbox)
-	c.ask("GET", "/outbox/preview?kind=outbox_drop&key=p", "", http.StatusOK, nil)
-	if len(outbox.Items) != 1 || len(outbox.Messages) != 1 || outbox.Items[0].State != "parked" {
-		t.Errorf("the outbox is told as %+v, want one parked message", outbox)
-	}
-	c.ask("POST", "/outbox", `{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`,
-		http.StatusCreated, nil, key, "o1")
-	poll.Until(t, "the message is dropped", func() bool {
-		var told struct{ Items []any }
-		c.ask("GET", "/outbox", "", http.StatusOK, &told)
-		return len(told.Items) == 0
-	})
+	c.post(http.StatusCreated, "/outbox",
+		`{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`)
+	c.until("the message is dropped", "/outbox", func(a answer) bool { return len(a.Items) == 0 })
 	b.Publish(exchange, "stock.rollback", stack.Message{MessageId: "text", Type: "stock.rollback", DeliveryMode: 2,
 		Body: []byte(`{"order_sn":7}`)})
-	poll.Until(t, "it is dead", func() bool {
-		var dead struct{ Items []struct{ Key string } }
-		c.ask("GET", "/letters?key=text", "", http.StatusOK, &dead)
-		return len(dead.Items) == 1
-	})
+	c.until("it is dead", "/letters?key=text", func(a answer) bool { return len(a.Items) == 1 })
 	text := `{"tag":"stock.rollback","key":"text","body":"{\"order_sn\":\"7\"}","why":"it was a number"}`
-	c.ask("POST", "/letter/edit", text, http.StatusCreated, &act, key, "t1")
-	c.ask("POST", "/letter/edit", text, http.StatusUnprocessableEntity, nil, key, "t2")
-	var told struct {
-		Messages []struct {
-			From struct{ Key string } `json:"edited_from"`
-		}
-	}
-	c.ask("GET", "/message?key=text%2Fedited-1", "", http.StatusOK, &told)
-	if len(told.Messages) != 1 || told.Messages[0].From.Key != "text" {
+	c.post(http.StatusCreated, "/letter/edit", text)
+	c.post(http.StatusUnprocessableEntity, "/letter/edit", text)
+	told = c.get("/message?key=text%2Fedited-1").Messages
+	if len(told) != 1 || told[0].From == nil || told[0].From.Key != "text" {
 		t.Errorf("of the edited letter it is told %+v", told)
 	}
 	for _, path := range []string{"/outbox/message?key=nobody", "/letter?key=nobody", "/message?key=nobody",
 		"/order?sn=nobody", "/acts/nobody", "/letters/groups/nobody"} {
-		c.ask("GET", path, "", http.StatusNotFound, nil)
+		c.ask("GET", path, "", http.StatusNotFound)
 	}
-	c.askWrong("GET", "/letters?limit=100000", "", http.StatusUnprocessableEntity, nil)
-	c.askWrong("GET", "/letters?nobody=knows", "", http.StatusUnprocessableEntity, nil)
-	c.askWrong("POST", "/runs", `{"kind":"replay","filter":{"al":true}}`, http.StatusUnprocessableEntity, nil, key, "k9")
-	c.askWrong("POST", "/runs", `{"kind":"replay","filter":{"all":true}}`, http.StatusUnprocessableEntity, nil)
-	c.ask("POST", "/runs/nobody/stop", "", http.StatusNotFound, nil, key, "k10")
+	for _, req := range []*http.Request{ // which are not as described
+		c.request("GET", "/letters?limit=100000", ""), c.request("GET", "/letters?nobody=knows", ""),
+		c.request("POST", "/runs", `{"kind":"replay","filter":{"al":true}}`, key, "wrong"),
+		c.request("POST", "/runs", `{"kind":"replay","filter":{"all":true}}`),
+	} {
+		c.answered(req, http.StatusUnprocessableEntity)
+	}
+	c.post(http.StatusNotFound, "/runs/nobody/stop", "")
 	c.token = "wrong"
-	c.ask("GET", "/letters", "", http.StatusUnauthorized, nil)
+	c.ask("GET", "/letters", "", http.StatusUnauthorized)
 
 	for path, methods := range d.paths {
 		for method, op := range methods {
@@ -443,10 +383,7 @@ func TestWhatIsNotAsDescribedIsNoticed(t *testing.T) {
 		{`{"paused":false,"color":"red"}`, false},
 		{`{"paused":true,"since":"yesterday"}`, false},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/pause", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/api/v1/pause", http.NoBody)
 		resp := &http.Response{
 			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
 			Body: io.NopCloser(strings.NewReader(c.body)),
