@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -186,22 +185,17 @@ func idOf(traceparent string) string {
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
 // of the spans that called them. And it gets what /metrics shows.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
-	for _, protocol := range []string{"http/protobuf", "grpc"} {
-		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, program.Shared(t), protocol) })
-	}
+	t.Run("http", func(t *testing.T) { goesOn(t, "http/protobuf", func(r *receiver) string { return r.http }) })
+	t.Run("grpc", func(t *testing.T) { goesOn(t, "grpc", func(r *receiver) string { return r.grpc }) })
 }
 
-func goesOn(t *testing.T, binary, protocol string) {
-	r := startReceiver(t)
+func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
+	r, binary := startReceiver(t), program.Shared(t)
 	o := &others{fails: map[string]int{}, parent: map[string][]string{}, state: map[string]string{}}
 	at := httptest.NewServer(o)
 	t.Cleanup(at.Close)
 	b := stack.AMQP(t)
 	queue := b.Name("stock.rollback")
-	endpoint := "http://" + r.http
-	if protocol == "grpc" {
-		endpoint = "http://" + r.grpc
-	}
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + stack.MySQL(t),
 		"ROLLBACKD_REDIS_URL=off", "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + b.Name("stock"),
@@ -209,7 +203,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 		"ROLLBACKD_DEAD_LETTER_WEBHOOK=" + at.URL + "/webhook", "ROLLBACKD_HANDLER_TIMEOUT=2s", "ROLLBACKD_HTTP_TIMEOUT=1s",
 		"ROLLBACKD_LEASE=5s", "ROLLBACKD_RETRY_DELAYS=100ms,200ms,300ms,400ms", "ROLLBACKD_LANES=1",
 		"ROLLBACKD_BATCH_LINGER=2s",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol,
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + addr(r), "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol,
 		"OTEL_SERVICE_NAME=shop-rollbacks", "OTEL_BSP_SCHEDULE_DELAY=200",
 		"OTEL_METRIC_EXPORT_INTERVAL=200",
 	}
