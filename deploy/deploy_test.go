@@ -52,7 +52,7 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 		t.Fatal("there is no alert on contention")
 	}
 	lookBack, lasts := require.Get(time.ParseDuration(found[1]))(t), require.Get(time.ParseDuration(found[2]))(t)
-	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
+	cfg := settings(t)
 	assert.AtLeast(t, lookBack, 2*slices.Max(cfg.RetryDelays), "the look back")
 	assert.AtLeast(t, lasts, 2*lookBack, "it fires after") // one wait is seen for the look back
 }
@@ -121,14 +121,14 @@ func number(t *testing.T, path, pattern string) int64 {
 
 // A stop that does not wait for the drain kills a process that holds claims: their messages then wait for the lease.
 func TestTheUnitsStopWaitsLongerThanTheDrain(t *testing.T) {
-	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
+	cfg := settings(t)
 	wait := time.Duration(number(t, "systemd/rollbackd.service", `TimeoutStopSec=(\d+)`)) * time.Second
 	assert.AtLeast(t, wait, cfg.DrainTimeout+5*time.Second, "a stop waits only")
 }
 
 // The daemon takes 200 MiB with the default budget, and 310 were measured with four bodies of 60 MB.
 func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
-	cfg := require.First(config.Load(envFile(t, "systemd/rollbackd.env")))(t)
+	cfg := settings(t)
 	needs := 136<<20 + int64(cfg.MemoryBudget) + int64(cfg.Lanes)*(60_000_000+60_000_000/4)
 	for path, pattern := range map[string]string{
 		"compose.yaml":               `mem_limit: (\d+)m`,
@@ -136,13 +136,6 @@ func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
 		"systemd/rollbackd.service":  `MemoryMax=(\d+)M`,
 	} {
 		assert.AtLeast(t, number(t, path, pattern)<<20, needs, "%s allows only", path)
-	}
-}
-
-func TestEnvironmentFileIsAGoodConfiguration(t *testing.T) {
-	_, warnings, err := config.Load(envFile(t, "systemd/rollbackd.env"))
-	if err != nil || len(warnings) > 0 {
-		t.Errorf("error %v, warnings %v; want neither", err, warnings)
 	}
 }
 
@@ -202,22 +195,23 @@ func TestReadmeNamesEveryFile(t *testing.T) {
 	}
 }
 
-// envFile is an environment file as systemd reads it: NAME=value lines, quotes around a value stripped.
-func envFile(t *testing.T, path string) []string {
+// settings are those of the unit's environment file as systemd reads it: NAME=value lines, quotes around a value
+// stripped. It must be a configuration that nobody warns of.
+func settings(t *testing.T) config.Config {
 	t.Helper()
+	const path = "systemd/rollbackd.env"
 	var env []string
 	for line := range strings.Lines(read(t, path)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		name, value, ok := strings.Cut(line, "=")
-		if !ok {
-			t.Fatalf("%s: %q is not NAME=value", path, line)
-		}
+		require.That(t, ok, "%s: %q is not NAME=value", path, line)
 		env = append(env, name+"="+strings.Trim(value, "'"))
 	}
-	return env
+	cfg, warnings, err := config.Load(env)
+	require.That(t, err == nil && len(warnings) == 0, "error %v, warnings %v; want neither", err, warnings)
+	return cfg
 }
 
 func read(t *testing.T, path string) string {

@@ -2,19 +2,18 @@ package examples_test
 
 import (
 	"database/sql"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -93,7 +92,7 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 			stack.Exec(t, db, "INSERT INTO orders (order_sn) VALUES ('order-1')")
 
 			serve := strings.Split(fill(l.serve), " ")
-			start(t, program.Options{Path: serve[0], Args: serve[1:], Env: env})
+			program.Serve(t, program.Options{Path: serve[0], Args: serve[1:], Env: env})
 			poll.Until(t, "the service", func() bool {
 				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 				if err == nil {
@@ -101,7 +100,7 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 				}
 				return err == nil
 			})
-			daemon := start(t, program.Options{Path: binary, Args: []string{"run"}, Env: daemonEnv})
+			daemon := program.Serve(t, program.Options{Path: binary, Args: []string{"run"}, Env: daemonEnv})
 			for _, outcome := range []string{"applied", "duplicate"} {
 				if said, err := run(l.put, "order-1", "1001", "2"); err != nil {
 					t.Fatalf("put: %v\n%s", err, said)
@@ -140,11 +139,7 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 
 func call(t *testing.T, addr, key, body string) int {
 	target := "http://" + addr + "/rollbacks"
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
-	if err != nil {
-		t.Error(err)
-		return 0
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body)))
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -155,20 +150,4 @@ func call(t *testing.T, addr, key, body string) int {
 	}
 	_ = answer.Body.Close()
 	return answer.StatusCode
-}
-
-// start starts a process that ends with the test, and shows what it wrote if that fails.
-func start(t *testing.T, o program.Options) *program.Process {
-	t.Helper()
-	log := &program.Log{}
-	o.Log = log
-	p := require.Get(program.Start(o))(t)
-	t.Cleanup(func() {
-		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // PHP's workers too, which would go on without their parent
-		_ = p.Kill()
-		if t.Failed() {
-			t.Log(fmt.Sprint(o.Args), log.String())
-		}
-	})
-	return p
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -22,58 +23,43 @@ func TestPinWritesTheDigestsThatTheRegistryHas(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	host := server.Listener.Addr().String()
-	index, err := random.Index(100, 1, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := name.ParseReference(host + "/library/server:4-management")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.WriteIndex(ref, index); err != nil {
-		t.Fatal(err)
-	}
-	want, err := index.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := "sha256:" + strings.Repeat("0", 64)
-	write := func(text string) string {
+	ok := func(err error) {
 		t.Helper()
-		path := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	read := func(path string) string {
-		t.Helper()
-		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(text)
+	}
+	index, err := random.Index(100, 1, 2)
+	ok(err)
+	ref, err := name.ParseReference(host + "/library/server:4-management")
+	ok(err)
+	ok(remote.WriteIndex(ref, index))
+	want, err := index.Digest()
+	ok(err)
+	old := "sha256:" + strings.Repeat("0", 64)
+	path := filepath.Join(t.TempDir(), "file")
+	write := func(text string) { t.Helper(); ok(os.WriteFile(path, []byte(text), 0o600)) }
+	reads := func(want string) {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil || string(text) != want {
+			t.Errorf("the file is\n%s\nwant\n%s\n%v", text, want, err)
+		}
 	}
 
-	path := write("a:\n  image: " + ref.String() + "@" + old + "\nb:\n  image: " + host + "/library/other:1\n")
+	both := "a:\n  image: " + ref.String() + "@%s\nb:\n  image: " + host + "/library/other:1\n"
+	write(fmt.Sprintf(both, old))
 	var said bytes.Buffer
-	if err := pinFile(t.Context(), path, &said); err != nil {
-		t.Fatal(err)
-	}
-	if got, wanted := read(path), "a:\n  image: "+ref.String()+"@"+want.String()+"\nb:\n  image: "+host+
-		"/library/other:1\n"; got != wanted {
-		t.Errorf("the file is\n%s\nwant\n%s", got, wanted)
-	}
+	ok(pinFile(t.Context(), path, &said))
+	reads(fmt.Sprintf(both, want))
 	if !strings.Contains(said.String(), want.String()) {
 		t.Errorf("it says %q", said.String())
 	}
 
 	text := "FROM " + ref.String() + "@" + old + "\nFROM " + host + "/library/gone:2@" + old + "\n"
-	path = write(text)
+	write(text)
 	if err := pinFile(t.Context(), path, io.Discard); err == nil || !strings.Contains(err.Error(), "gone:2") {
 		t.Errorf("error %v, want the image that is not there", err)
 	}
-	if read(path) != text {
-		t.Error("a file with an image that is not there was changed")
-	}
+	reads(text)
 }
