@@ -99,3 +99,32 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 		}
 	}
 }
+
+func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
+	for env, out := range map[string]string{
+		"": ".", "BENCH_ROUND=2s": "out", "BENCH_ROUND=20s BENCH_ROUNDS=5": "out", "BENCH_LETTERS=1000": "out",
+		"BENCH_ONLY=poison": "out", "BENCH_ONLY=poison BENCH_OUT=x": "x",
+	} {
+		s, err := readSettings(func(name string) string {
+			_, value, _ := strings.Cut(env, name+"=")
+			value, _, _ = strings.Cut(value, " ")
+			return value
+		})
+		if err != nil || s.complete != (out == ".") || s.to != out {
+			t.Errorf("%q: complete %v into %q (%v), want it in %q", env, s.complete, s.to, err, out)
+		}
+	}
+}
+
+func TestAllBadSettingsAreNamed(t *testing.T) {
+	bad := map[string]string{
+		"BENCH_ROUND": "fast", "BENCH_ROUNDS": "0", "BENCH_ONLY": "vs_nobody", "BENCH_MINUTE": "-1s", "BENCH_WAITING": "-2",
+		"BENCH_FAILING": "some", "BENCH_LETTERS": "0.5",
+	}
+	_, err := readSettings(func(name string) string { return bad[name] })
+	for name, value := range bad {
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
+			t.Errorf("the error does not name %s=%s: %v", name, value, err)
+		}
+	}
+}

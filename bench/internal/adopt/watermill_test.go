@@ -15,7 +15,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 
-	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -46,11 +45,8 @@ func newWorld(t *testing.T) *world {
 		"ROLLBACKD_SQL_FILE="+require.Get(filepath.Abs("../../../deploy/examples/sql/classic/handler.sql"))(t))
 	w.db = require.Get(sql.Open("mysql", dsn))(t)
 	t.Cleanup(func() { _ = w.db.Close() })
-	require.OK(t, must.Catch(func() {
-		must.Exec(t.Context(), w.db,
-			"CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT UNSIGNED NOT NULL) ENGINE=InnoDB",
-			"INSERT INTO tb_stock VALUES (1001, 0)")
-	}))
+	stack.Exec(t, w.db, "CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT UNSIGNED NOT NULL)")
+	stack.Exec(t, w.db, "INSERT INTO tb_stock VALUES (1001, 0)")
 	return w
 }
 
@@ -66,18 +62,12 @@ func (w *world) work(rows int) {
 	p := require.Get(program.Start(program.Options{Path: w.path, Args: []string{"run"}, Env: w.env, Log: w.Output()}))(w)
 	defer func() { _ = p.Kill() }()
 	poll.Until(w, fmt.Sprintf("%d rows say success", rows), func() bool {
-		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
+		return stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
 			w.broker.Depth(w.queue) == 0 && w.broker.Unacked(w.queue) == 0
 	})
 	if code, err := p.Stop(w.Context()); err != nil || code != 0 {
 		w.Errorf("the daemon ended with %d, %v", code, err)
 	}
-}
-
-func (w *world) count(query string, args ...any) (n int) {
-	w.Helper()
-	require.OK(w, w.db.QueryRowContext(w.Context(), query, args...).Scan(&n))
-	return n
 }
 
 // publish publishes n messages, each twice, and returns them.
@@ -130,11 +120,11 @@ func TestWatermillIsBroughtOverAndBack(t *testing.T) {
 	w.consumer(nil, "migrate")
 	w.consumer(nil, "move", "--from", topic) // step 3
 	w.work(100)
-	if n := w.count("SELECT amount FROM tb_stock"); n != 100 {
+	if n := stack.Number(w, w.db, "SELECT amount FROM tb_stock"); n != 100 {
 		t.Errorf("%d pieces are back, want 100", n)
 	}
 	for _, m := range sent {
-		if w.count("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = ? AND msg_key = ?", topic, m.UUID) != 1 {
+		if stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE msg_tag = ? AND msg_key = ?", topic, m.UUID) != 1 {
 			t.Errorf("message %s has no row under its UUID and topic", m.UUID)
 		}
 	}
@@ -165,7 +155,7 @@ func TestWatermillsFanoutIsBroughtOverWithATag(t *testing.T) {
 	w.consumer(nil, "migrate")
 	w.consumer(nil, "move", "--from", queue, "--tag", "orders.cancelled")
 	w.work(30)
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'orders.cancelled'"); n != 30 {
+	if n := stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'orders.cancelled'"); n != 30 {
 		t.Errorf("%d rows have the tag, want 30", n)
 	}
 	if strings.Contains(queue, "orders.cancelled") {
