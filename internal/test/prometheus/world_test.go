@@ -3,19 +3,28 @@ package prometheus
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
@@ -142,29 +151,20 @@ func (w *world) steadily(change func(*stack.Message)) {
 
 // every does something again and again until the test of this world ends.
 func (w *world) every(pause time.Duration, do func()) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for tick := time.Tick(pause); ; {
-			select {
-			case <-stop:
-				return
-			case <-tick:
-				do()
-			}
+	ctx, stop := context.WithCancel(context.Background())
+	var doing sync.WaitGroup
+	doing.Go(func() {
+		for wait.For(ctx, pause) == nil {
+			do()
 		}
-	}()
-	w.t.Cleanup(func() { close(stop); <-stopped })
+	})
+	w.t.Cleanup(func() { stop(); doing.Wait() })
 }
 
 // guess comes with a token that is wrong.
 func (w *world) guess() {
-	ask, err := http.NewRequestWithContext(context.WithoutCancel(w.t.Context()), http.MethodGet,
-		"http://"+w.addr+"/api/v1/overview", http.NoBody)
-	if err != nil {
-		w.t.Error(err)
-		return
-	}
+	ask := must.Get(http.NewRequestWithContext(context.WithoutCancel(w.t.Context()), http.MethodGet,
+		"http://"+w.addr+"/api/v1/overview", http.NoBody))
 	ask.Header.Set("Authorization", fmt.Sprint("Bearer guess-", w.names.Add(1)))
 	answer, err := http.DefaultClient.Do(ask)
 	if err != nil {
@@ -198,5 +198,103 @@ func (w *world) fires(alerts ...string) {
 	w.t.Helper()
 	for _, alert := range alerts {
 		w.prom.fires(w.t, alert, w.job, 2*time.Minute)
+	}
+}
+
+// server is a private Prometheus.
+type server struct {
+	addr    string
+	targets string // the file in which it finds them
+
+	mu    sync.Mutex
+	known []target // guarded by mu
+}
+
+type target struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+const settings = `
+global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+rule_files: [alerts.yaml, rules.yaml]
+scrape_configs:
+  - job_name: daemons
+    file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
+`
+
+// startServer starts a Prometheus with the rules sped up and no target, for the time of this test.
+func startServer(t *testing.T) *server {
+	t.Helper()
+	path, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Fatal("make test-prometheus installs it: ", err)
+	}
+	dir := t.TempDir()
+	s := &server{addr: stack.FreeAddr(t), targets: filepath.Join(dir, "targets.json")}
+	write(t, filepath.Join(dir, "prometheus.yml"), settings)
+	write(t, filepath.Join(dir, "alerts.yaml"), sped(t, alertsFile))
+	write(t, filepath.Join(dir, "rules.yaml"), sped(t, rulesFile))
+	write(t, s.targets, "[]")
+	program.Serve(t, program.Options{Path: path, Args: []string{
+		"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
+		"--web.listen-address=" + s.addr,
+	}})
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	eventually(t, "prometheus is ready", 30*time.Second, func() bool {
+		status, _, err := program.Get(t.Context(), s.addr, "/-/ready")
+		return err == nil && status == http.StatusOK
+	})
+	return s
+}
+
+// scrape adds a target under a job of its own.
+func (s *server) scrape(t *testing.T, job, addr string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = append(s.known, target{[]string{addr}, map[string]string{"job": job}})
+	text := require.Get(json.Marshal(s.known))(t)
+	next := s.targets + ".next"
+	write(t, next, string(text))
+	if err := os.Rename(next, s.targets); err != nil { // whole, or not at all
+		t.Fatal(err)
+	}
+}
+
+// found is what an expression comes to now.
+func (s *server) found(t *testing.T, expr string) []any {
+	t.Helper()
+	_, text, err := program.Get(context.WithoutCancel(t.Context()), s.addr, "/api/v1/query?query="+url.QueryEscape(expr))
+	require.OK(t, err)
+	var answer struct {
+		Error string
+		Data  struct{ Result []any }
+	}
+	require.OK(t, json.Unmarshal([]byte(text), &answer))
+	assert.Is(t, answer.Error, "", "%s is answered with", expr)
+	return answer.Data.Result
+}
+
+// holds reports whether the expression has a result now.
+func (s *server) holds(t *testing.T, expr string) bool { t.Helper(); return len(s.found(t, expr)) > 0 }
+
+func (s *server) firing(t *testing.T, alert, job string) bool {
+	t.Helper()
+	return s.holds(t, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing",job=%q}`, alert, job))
+}
+
+// fires waits until the alert fires for the job; an empty job is an alert on what is not there.
+func (s *server) fires(t *testing.T, alert, job string, within time.Duration) {
+	t.Helper()
+	began := time.Now()
+	eventually(t, alert+" fires for the job "+job, within, func() bool { return s.firing(t, alert, job) })
+	t.Logf("%s fires after %v", alert, time.Since(began).Round(time.Second))
+}
+
+func eventually(t *testing.T, what string, within time.Duration, yes func() bool) {
+	t.Helper()
+	if !poll.Within(within, yes) {
+		t.Fatalf("still not after %v: %s", within, what)
 	}
 }
