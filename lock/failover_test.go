@@ -37,8 +37,10 @@ func newPair(t *testing.T, set *stack.RedisSet) *pair {
 	t.Helper()
 	b := backendOfSet(t, set)
 	p := &pair{World: locktest.NewWorld(t, b), set: set, admin: b.admin, log: &program.Log{}}
-	p.a = p.Worker("a", lock.Options{LockTTL: time.Minute, Timeout: patient, Log: slog.New(slog.NewTextHandler(p.log, nil))})
-	p.b = p.Worker("b", lock.Options{LockTTL: time.Minute, Timeout: patient})
+	o := lock.Options{LockTTL: time.Minute, Timeout: patient}
+	p.b = p.Worker("b", o)
+	o.Log = slog.New(slog.NewTextHandler(p.log, nil))
+	p.a = p.Worker("a", o)
 	p.a.Runs()
 	p.b.Runs()
 	return p
@@ -219,9 +221,9 @@ func TestARedisClusterReplacesAMaster(t *testing.T) {
 	}
 }
 
-// Given a cluster that takes what it can while a master without a replica is away, when a call meets that master which is
-// dead since a moment ago, then the names on the others have their outcome, and only those of the dead one are unknown;
-// and the lock is away until that master is back: it does not come and go with the names that are asked for.
+// Given a cluster that takes what it can while a master without a replica is away, when a call meets that master which
+// is dead since a moment ago, then the names on the others have their outcome, and only those of the dead one are
+// unknown; and the lock is away until that master is back: it does not come and go with the names that are asked for.
 func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnRedisCluster(t, false))

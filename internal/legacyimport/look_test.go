@@ -397,8 +397,8 @@ func TestTablesOfOtherShapesAreTakenOver(t *testing.T) {
 	golden.Is(t, "testdata/shapes.golden", got.String())
 }
 
-// Given a table of another database, when it is taken over without hashes of bodies, then a later delivery with any body
-// will be a copy.
+// Given a table of another database, when it is taken over without hashes of bodies, then a later delivery with any
+// body will be a copy.
 func TestATableOfAnotherDatabaseIsTakenOver(t *testing.T) {
 	w, elsewhere := newWorld(t, ""), anotherWorld(t, classicTable)
 	elsewhere.old("k", 1)
