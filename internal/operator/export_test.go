@@ -8,11 +8,6 @@ import (
 // LookEvery sets how often a desk looks for work by the clock.
 func (d *Operator) LookEvery(every time.Duration) { d.look = every }
 
-// KeysOf are the keys of an order's messages.
-func (o Lookup) KeysOf(ctx context.Context, order string, among []string) ([]string, error) {
-	return o.keysOf(ctx, order, among)
-}
-
 // Does makes a desk do another kind of task.
 func (d *Operator) Does(kind Kind, do func(context.Context, Task) (any, error)) { d.tasks[kind] = do }
 

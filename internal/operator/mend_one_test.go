@@ -15,7 +15,7 @@ import (
 )
 
 // compare is what a page asks for, as it is read from where it was written down.
-func (w *shop) compare(bounds operator.Bounds) operator.Report {
+func (w *world) compare(bounds operator.Bounds) operator.Report {
 	w.T.Helper()
 	report := require.Get(w.options(bounds).Run(w.T.Context()))(w.T)
 	text := require.Get(json.Marshal(report))(w.T)
@@ -25,19 +25,19 @@ func (w *shop) compare(bounds operator.Bounds) operator.Report {
 }
 
 // depths are how many messages wait in the main queue, and letters in theirs.
-func (w *shop) depths() [2]int {
+func (w *world) depths() [2]int {
 	return [2]int{w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))}
 }
 
 // mendable makes a finding of each kind that a machine may mend, one for each message that was purged.
-func (w *shop) mendable(purged ...string) operator.Report {
+func (w *world) mendable(purged ...string) operator.Report {
 	w.T.Helper()
-	w.dead(true, "no row", "ended", "cut off")
+	w.dead("no", "no row", "ended", "cut off")
 	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
 	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
 	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
 		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
-	w.dead(false, purged...)
+	w.purged(purged...)
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
 	all := w.compare(operator.Bounds{})
 	require.Is(w.T, len(all.Findings), 4+len(purged), "of %+v findings", all.Findings)
@@ -48,7 +48,7 @@ func (w *shop) mendable(purged ...string) operator.Report {
 // gone and all others are as they were, and to mend it again changes nothing; by a process under the same name, whose
 // former one died before it could say so, that is no failure.
 func TestFindingsAreMendedOneByOne(t *testing.T) {
-	w := newShop(t).dead(true, "agrees")
+	w := newWorld(t).dead("no", "agrees")
 	all := w.mendable("purged", "purged too")
 	left := map[string]bool{}
 	for _, f := range all.Findings {
@@ -94,35 +94,15 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 	}
 }
 
-// Given findings that a person must mend, or be sure of first, then a machine does not.
-func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
-	w := newShop(t).dead(true, "old")
-	w.Exec("DELETE FROM consumer_log")
-	for _, f := range []operator.Finding{
-		{Kind: operator.NegativeStock, SKU: 1},
-		{Kind: operator.SuccessNotReleased, Status: "success", Key: "A"},
-		{Kind: operator.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
-		{Kind: operator.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
-	} {
-		f.Group = group
-		o := w.options(operator.Bounds{})
-		_, err := o.Mend(t.Context(), f)
-		assert.Error(t, err, operator.ErrNoRepair, "%s", f.Kind)
-		if f.Kind == operator.LetterWithoutRow {
-			o.Force = true
-			assert.Is(t, require.Get(o.Mend(t.Context(), f))(t).Mended, true, "with a person's word: mended")
-		}
-	}
-}
-
-// Given more findings, letters and reservations than a page may have looked at, then what is left out is said.
+// Given more findings, letters and reservations than a page may have looked at, or letters that somebody else holds,
+// then what is left out is said, and nothing is sent again that may be in other hands.
 func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
-	w := newShop(t).dead(false, names("k", 30)...)
+	w := newWorld(t).purged(names("k", 30)...)
 	r := w.compare(operator.Bounds{Findings: 10})
 	if len(r.Findings) != 10 || r.More[operator.DeadWithoutLetter] != 20 {
 		t.Errorf("%d findings and %v more", len(r.Findings), r.More)
 	}
-	w.dead(true, names("letter", 6)...)
+	w.dead("no", names("letter", 6)...)
 	r = w.compare(operator.Bounds{Letters: 5})
 	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
 		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
@@ -135,39 +115,48 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 	if r.Reservations != 1000 || len(r.Unclear) != 2 || len(r.Findings) == 0 {
 		t.Errorf("%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
 	}
+	w.Hold(4)
+	r = w.run(func(o *operator.Reconciliation) { o.OrderOf, o.Republish = nil, true })
+	w.wantFound(r)
+	assert.Is(t, len(r.Unclear), 1, "unclear: %q", r.Unclear)
+	assert.Is(t, w.Broker.Depth(w.Queue), 0, "messages were sent again whose letters another reader may hold")
 }
 
-// What a person must mend, or must be sure of, is not asked of a machine.
-func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
-	t.Parallel()
-	kept := func(kind operator.FindingKind, hindrance string) operator.Finding {
-		return operator.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}
-	}
-	w := operator.Report{Findings: []operator.Finding{
-		kept(operator.StaleLetter, ""), kept(operator.LetterWithoutRow, "its row may have been deleted"),
-		kept(operator.NegativeStock, ""),
+// What a person must mend, or must be sure of, is neither asked of a machine nor done by one.
+func TestOnlyWhatAMachineMayMendIsOrderedAndMended(t *testing.T) {
+	w := newWorld(t).dead("no", "old")
+	w.Exec("DELETE FROM consumer_log")
+	report := operator.Report{Findings: []operator.Finding{
+		{Kind: operator.NegativeStock, SKU: 1},
+		{Kind: operator.SuccessNotReleased, Status: "success", Key: "A"},
+		{Kind: operator.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
+		{Kind: operator.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
 	}}
-	for _, c := range []struct {
-		number int
-		force  bool
-		want   error
-	}{
-		{0, false, nil}, {1, false, operator.ErrNoRepair}, {1, true, nil}, {2, true, operator.ErrNoRepair},
-		{3, true, operator.ErrNoFinding}, {-1, true, operator.ErrNoFinding},
-	} {
-		order, err := w.Order("an act", c.number, c.force)
-		assert.Error(t, err, c.want, "finding %d, force %v", c.number, c.force)
-		if c.want == nil && (order.Of != "an act" || order.Number != c.number || order.Force != c.force ||
-			order.Finding.Key != w.Findings[c.number].Key) {
-			t.Errorf("finding %d, force %v: %+v", c.number, c.force, order)
+	for i, want := range []error{operator.ErrNoRepair, operator.ErrNoRepair, operator.ErrNoRepair, nil} {
+		f := &report.Findings[i]
+		f.Group = group
+		for force, want := range map[bool]error{false: operator.ErrNoRepair, true: want} {
+			order, err := report.Order("an act", i, force)
+			assert.Error(t, err, want, "%s is ordered, force %v", f.Kind, force)
+			if err == nil && (order.Of != "an act" || order.Number != i || order.Force != force || order.Finding.Key != f.Key) {
+				t.Errorf("%s, force %v: %+v", f.Kind, force, order)
+			}
+			o := w.options(operator.Bounds{})
+			o.Force = force
+			_, err = o.Mend(t.Context(), *f)
+			assert.Error(t, err, want, "%s is mended, force %v", f.Kind, force)
 		}
+	}
+	for _, number := range []int{len(report.Findings), -1} {
+		_, err := report.Order("an act", number, true)
+		assert.Error(t, err, operator.ErrNoFinding, "finding %d", number)
 	}
 }
 
 // Given a process that has reopened the row of a purged message and died before it sent it, when another one is to mend
 // it, under the same name, then the message is sent.
 func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
-	w := newShop(t).dead(false, "purged")
+	w := newWorld(t).purged("purged")
 	found := w.compare(operator.Bounds{}).Findings[0]
 	o := w.options(operator.Bounds{})
 	o.By, o.Again = "ann, run 1", true

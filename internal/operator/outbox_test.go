@@ -12,7 +12,6 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -41,8 +40,7 @@ func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
 // story is what is told of a message, step by step.
 func (w *world) story(key string) (e operator.Explanation, steps []string) {
 	w.T.Helper()
-	lookup := operator.Lookup{DB: w.DB, Records: w.Records, Group: group, OrderOf: orderOf}
-	told := require.Get(lookup.OfKey(w.T.Context(), key, ""))(w.T)
+	told := w.ofKey(w.lookup(), key)
 	require.Is(w.T, len(told.Messages), 1, "messages have the key %s", key)
 	e = operator.Explain(told.Messages[0], operator.Names{Program: "consumer", MaxAttempts: 3})
 	for _, s := range e.Story {
@@ -57,10 +55,7 @@ func (w *world) story(key string) (e operator.Explanation, steps []string) {
 func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 	w := newWorld(t).outbox()
 	spans := tracetest.NewInMemoryExporter()
-	w.Consume(consumer.Each(func(context.Context, *gorm.DB, consumer.Message) error { return nil }),
-		func(c *consumer.Config) {
-			c.TracerProvider = sdk.NewTracerProvider(sdk.WithSyncer(spans))
-		})
+	w.consumes(nil, func(c *consumer.Config) { c.TracerProvider = sdk.NewTracerProvider(sdk.WithSyncer(spans)) })
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
 		TraceFlags: trace.FlagsSampled})
 	w.put(trace.ContextWithSpanContext(t.Context(), span),
@@ -106,10 +101,15 @@ func (w *world) park(ago time.Duration, keys ...string) {
 }
 
 // Given parked messages, when persons ask the fleet to retry and to drop some, then a daemon does it, and the record
-// says who, why, what came of it, and what was dropped.
-func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
-	w := newWorld(t).outbox()
-	w.park(time.Minute, "A", "B", "C")
+// says who, why, what came of it, and what was dropped. Maintenance deletes what is parked for longer than the
+// retention, on record too; where there is nothing of it, and where there is no outbox, it says nothing.
+func TestWhatIsDoneToTheOutboxIsOnRecord(t *testing.T) {
+	w := newWorld(t)
+	desk := w.newDesk(func(o *operator.Options) { o.Retention = time.Hour })
+	w.Must(desk.PruneOutbox(t.Context()))
+	w.outbox().park(time.Minute, "A", "B", "C")
+	w.Must(desk.PruneOutbox(t.Context()))
+	assert.Is(t, len(w.acts(operator.ActFilter{})), 0, "nothing was to be deleted: acts")
 	w.daemon()
 	ask := func(r operator.OutboxRequest, outcome string) operator.Act {
 		t.Helper()
@@ -120,6 +120,12 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 	}
 	ask(operator.OutboxRequest{Kind: operator.KindOutboxRetry, Why: "bound", Filter: outbox.Filter{Keys: []string{"A"}}},
 		"1 to be sent again")
+	w.park(2*time.Hour, "old")
+	w.Must(desk.PruneOutbox(t.Context()))
+	acts := w.acts(operator.ActFilter{Kind: operator.KindOutboxDrop})
+	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
+		t.Errorf("the record says %+v", acts)
+	}
 	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, Why: "a test", All: true}, "2 deleted")
 	assert.Has(t, string(a.Result.Report), `"key":"B"`, "what was dropped")
 	for _, bad := range []operator.OutboxRequest{
@@ -129,25 +135,6 @@ func TestWhatPersonsDoToTheOutboxIsOnRecord(t *testing.T) {
 	} {
 		assert.Error(t, bad.Check(), operator.ErrRequest, "%+v is asked for", bad)
 	}
-}
-
-// Given messages that are parked for longer than the retention and others that are not, then maintenance deletes the
-// former, on record; and where there is no outbox, it does nothing and says nothing.
-func TestParkedMessagesGoWithTheRetentionAndOnRecord(t *testing.T) {
-	w := newWorld(t)
-	desk := w.newDesk(func(o *operator.Options) { o.Retention = time.Hour })
-	w.Must(desk.PruneOutbox(t.Context()))
-	w.outbox()
-	w.Must(desk.PruneOutbox(t.Context()))
-	assert.Is(t, len(w.acts(operator.ActFilter{})), 0, "nothing was to be deleted: acts")
-	w.park(2*time.Hour, "old")
-	w.park(time.Minute, "young")
-	w.Must(desk.PruneOutbox(t.Context()))
-	acts := w.acts(operator.ActFilter{Kind: operator.KindOutboxDrop})
-	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
-		t.Errorf("the record says %+v", acts)
-	}
-	assert.Is(t, w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key = 'young'"), 1, "young ones")
 }
 
 // Given a SELECT of what should have come, of which one message was lost and one is of unknown age; when a person asks

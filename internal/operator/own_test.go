@@ -3,8 +3,8 @@ package operator_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,10 +22,9 @@ func TestWhatAProcessDoesItselfIsAnActThatCanBeStoppedAndFail(t *testing.T) {
 	err := w.desk.Do(t.Context(), anna, ask, func(ctx context.Context, task operator.Task) (operator.Result, error) {
 		id = operator.ActIn(task.By)
 		task.Letters(deadletter.Progress{Found: 9, Done: 4})
-		w.Eventually("how far it is", func() (string, bool) {
-			a := w.act(id)
-			return fmt.Sprintf("%+v", a), a.Progress.Done == 4 && a.Progress.Matched == 9 && a.State == operator.Running &&
-				a.Owner != "" && a.Silent == 0
+		w.until(id, func(a operator.Act) bool {
+			return a.Progress.Done == 4 && a.Progress.Matched == 9 && a.State == operator.Running && a.Owner != "" &&
+				a.Silent == 0
 		})
 		require.Get(w.desk.Stop(t.Context(), bert, id))(t)
 		<-ctx.Done()
@@ -54,16 +53,22 @@ func TestWhatAProcessDoesItselfIsAnActThatCanBeStoppedAndFail(t *testing.T) {
 func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	w := newWorld(t).dead("boom", names("k", 3)...)
 	run := w.start(operator.Request{Filter: all, Rate: 0.1})
-	kill := w.child()
-	w.Eventually("the run is worked on", func() (string, bool) { a := w.act(run.ID); return "", a.Owner != "" })
-	killOwn := w.child("own")
-	var own string
-	w.Eventually("a process begins", func() (string, bool) {
-		for _, a := range w.acts(operator.ActFilter{Kind: operator.KindPrune}) {
-			own = a.ID
-		}
-		return "", own != ""
+	d, kill := w.mortal()
+	w.works(d)
+	w.until(run.ID, func(a operator.Act) bool { return a.Owner != "" })
+	process, killOwn := w.mortal()
+	began := make(chan string)
+	var doing sync.WaitGroup
+	doing.Go(func() {
+		_ = process.Do(t.Context(), bert, operator.TaskRequest{Kind: operator.KindPrune},
+			func(ctx context.Context, task operator.Task) (operator.Result, error) {
+				began <- task.Act.ID
+				<-ctx.Done()
+				return operator.Result{}, nil
+			})
 	})
+	t.Cleanup(doing.Wait)
+	own := <-began
 	kill()
 	killOwn()
 	killed := time.Now()
@@ -85,13 +90,4 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	if failed := w.acts(operator.ActFilter{State: operator.Failed}); len(failed) != 1 || failed[0].ID != own {
 		t.Errorf("failed acts %+v", failed)
 	}
-}
-
-// doOwn is what a child does that has an act of its own.
-func doOwn(d *operator.Operator) error {
-	prune := operator.TaskRequest{Kind: operator.KindPrune}
-	return d.Do(context.Background(), bert, prune, func(ctx context.Context, _ operator.Task) (operator.Result, error) {
-		<-ctx.Done()
-		return operator.Result{}, nil
-	})
 }

@@ -23,8 +23,8 @@ import (
 
 const day = 24 * time.Hour
 
-func TestNothingIsFoundWhereAllAgree(t *testing.T) {
-	w := newShop(t).dead(true, names("dead", 2300)...) // several pages and channels
+func TestNothingIsFoundWhereAllAgreeAndAPurgedQueueIsSentAgainOnce(t *testing.T) {
+	w := newWorld(t).dead("no", names("dead", 2300)...) // several pages and channels
 	for i, order := range names("order", 700) {
 		w.success(group, order, time.Hour)
 		w.reservation(order, 1, 2, order, time.Hour)
@@ -36,10 +36,15 @@ func TestNothingIsFoundWhereAllAgree(t *testing.T) {
 	w.wantFound(r)
 	assert.Is(t, [4]int{r.Letters, r.Rows, r.Reservations, len(r.Unclear)}, [4]int{2300, 2300, 1402, 0},
 		"letters, rows, reservations, unclear %q", r.Unclear)
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
+	require.Is(t, len(w.run(nil).Findings), 2300, "found")
+	r = w.run(func(o *operator.Reconciliation) { o.Republish = true })
+	assert.Is(t, [2]int{r.Open(), w.Broker.Depth(w.Queue)}, [2]int{0, 2300}, "left, and sent")
+	w.wantFound(w.run(nil))
 }
 
 func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
-	w := newShop(t)
+	w := newWorld(t)
 	for name, row := range map[string]struct {
 		status dedup.Status
 		ago    time.Duration
@@ -65,7 +70,7 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 }
 
 func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
-	w := newShop(t).dead(false, "purged", "moving")
+	w := newWorld(t).purged("purged", "moving")
 	w.reservation("A", 1, 2, "not yet", time.Minute)
 	w.reservation("B", 1, 2, "never", time.Minute)
 	// given a replay and a daemon that act while the first look is behind and the second is to come
@@ -88,22 +93,13 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 	w.wantFound(r, "dead_without_letter purged", "released_without_success never")
 }
 
-func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
-	w := newShop(t).dead(true, names("k", 10)...)
-	w.Hold(4)
-	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
-	w.wantFound(r)
-	assert.Is(t, len(r.Unclear), 1, "unclear: %q", r.Unclear)
-	assert.Is(t, w.Broker.Depth(w.Queue), 0, "messages were sent again whose letters another reader holds")
-}
-
 func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
-	w := newShop(t)
+	w := newWorld(t)
 	w.success("another group", "shared", time.Hour)
 	w.reservation("1 of another group", 1, 2, "shared", time.Hour)
 	w.reservation("2 older than the retention", 1, 2, "pruned", retention+day)
 	w.reservation("3 gone", 1, 2, "gone", time.Hour)
-	w.dead(true, "died")
+	w.dead("no", "died")
 	w.reservation("4 of a dead one", 1, 2, "died", time.Hour)
 	w.reservation("5 refused", 0, 4, "gone too", time.Hour)
 	w.Reservation("6 of a service", 1, 2, dedup.Identity{Tag: "our.own", Key: "x"}, 0)
@@ -134,12 +130,8 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 }
 
 func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
-	w := newShop(t)
-	w.reservation("A", 1, 2, "gone", time.Hour)
-	if r := w.run(func(o *operator.Reconciliation) { o.Adopt = true }); len(r.Findings) != 1 || r.Open() != 0 {
-		t.Fatalf("%+v; want it adopted", r.Findings)
-	}
-	// given one whose reservation is held, and then changed, by somebody else just when it is to be adopted
+	w := newWorld(t)
+	// given a reservation that is held, and then changed, by somebody else just when it is to be adopted
 	w.reservation("B", 1, 2, "gone too", time.Hour)
 	tx := require.Get(w.Pool.BeginTx(t.Context(), nil))(t)
 	require.Get(tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
@@ -164,17 +156,8 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	assert.Is(t, w.Row("gone too").Status, dedup.Absent, "row")
 }
 
-func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
-	w := newShop(t).dead(true, names("k", 2500)...)
-	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
-	require.Is(t, len(w.run(nil).Findings), 2500, "found")
-	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
-	assert.Is(t, [2]int{r.Open(), w.Broker.Depth(w.Queue)}, [2]int{0, 2500}, "left, and sent")
-	w.wantFound(w.run(nil))
-}
-
 func TestARunThatIsStoppedSaysSo(t *testing.T) {
-	w := newShop(t).dead(false, "purged")
+	w := newWorld(t).purged("purged")
 	ctx, cancel := context.WithCancel(t.Context())
 	o := w.options(operator.Bounds{})
 	o.OrderOf, o.Settle, o.Republish = nil, time.Hour, true
@@ -191,30 +174,17 @@ func TestARunThatIsStoppedSaysSo(t *testing.T) {
 
 const retention = letters.Retention
 
-// shop is a fresh schema and a fresh set of queues, with no daemon.
-type shop struct {
-	*letters.World
-
-	letters *deadletter.Letters
-}
-
-func newShop(t *testing.T) *shop {
-	t.Helper()
-	t.Parallel()
-	w := &shop{World: letters.New(t)}
-	w.letters = require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T)
-	return w
-}
-
-func (w *shop) options(bounds operator.Bounds) operator.Reconciliation {
+func (w *world) options(bounds operator.Bounds) operator.Reconciliation {
+	w.T.Helper()
 	return operator.Reconciliation{
-		Lookup:  operator.Lookup{Records: w.Records, Group: group, DB: w.DB, OrderOf: orderOf},
-		Letters: w.letters, Retention: retention, Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds,
+		Lookup:    w.lookup(),
+		Letters:   require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T),
+		Retention: retention, Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds,
 	}
 }
 
 // run reconciles with short pauses.
-func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
+func (w *world) run(change func(*operator.Reconciliation)) operator.Report {
 	w.T.Helper()
 	o := w.options(operator.Bounds{})
 	if change != nil {
@@ -223,26 +193,14 @@ func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
 	return require.Get(o.Run(w.T.Context()))(w.T)
 }
 
-// dead makes dead messages a minute ago, with their letters or without.
-func (w *shop) dead(withLetters bool, names ...string) *shop {
-	w.T.Helper()
-	if withLetters {
-		w.Dead(dedup.ReasonExhausted, "no", names...)
-	} else {
-		w.Rows(dedup.ReasonExhausted, "no", names...)
-	}
-	w.MoveBack(time.Minute)
-	return w
-}
-
 // success makes a row of an applied message, so long ago.
-func (w *shop) success(inGroup, name string, ago time.Duration) {
+func (w *world) success(inGroup, name string, ago time.Duration) {
 	w.T.Helper()
 	w.Insert(dedup.Identity{Group: inGroup, Tag: tag, Key: name}, dedup.Success, ago)
 }
 
 // reservation makes one that was last changed so long ago; by is the key of the message that it names, "" for none.
-func (w *shop) reservation(order string, sku, status int, by string, ago time.Duration) {
+func (w *world) reservation(order string, sku, status int, by string, ago time.Duration) {
 	w.T.Helper()
 	w.Reservation(order, sku, status, letters.Identity(by), ago)
 }
@@ -258,7 +216,7 @@ func found(r operator.Report) (all []string) {
 	return all
 }
 
-func (w *shop) wantFound(r operator.Report, want ...string) {
+func (w *world) wantFound(r operator.Report, want ...string) {
 	w.T.Helper()
 	assert.Equal(w.T, found(r), want, "found")
 }
@@ -270,7 +228,7 @@ func (w *shop) wantFound(r operator.Report, want ...string) {
 // gone: that is one finding, about what it released (C, and D of which nothing had been reserved), and adopting it
 // mends it.
 func TestTheMarkOfAWholeOrderHidesNothingAndIsNoFindingOfItsOwn(t *testing.T) {
-	w := newShop(t)
+	w := newWorld(t)
 	w.reservation("A", 1, 2, "m-1", time.Hour) // released by m-1, partly cancelled
 	w.success(group, "m-1", time.Hour)
 	w.success(group, "A", 30*time.Minute) // items: sku 1 only, which was released
@@ -291,7 +249,7 @@ func TestTheMarkOfAWholeOrderHidesNothingAndIsNoFindingOfItsOwn(t *testing.T) {
 // A body that was refused as conflict has become the body of its key: somebody mended the row. Its own letter, when
 // that was purged, is missed by nobody. While another body has the key, it is.
 func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
-	w := newShop(t)
+	w := newWorld(t)
 	for name, has := range map[string]string{"mended": "{}", "taken": "another"} {
 		d := letters.Message(name, "{}")
 		own := w.Identify(d)

@@ -36,13 +36,13 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	w.wantApplied(450)
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"), 50,
 		"rows are as they were")
-	w.wantLetters(50)
+	w.WantQueues(0, 50)
 	// and each letter's story names the run
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID), 450,
 		"events name the run")
 }
 
-// Given a run whose daemon is killed with SIGKILL, when another one is there, then it goes on, every letter has its
+// Given a run whose daemon is killed, when another one is there, then it goes on, every letter has its
 // effect once, and the counts are exact.
 func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	const n = 600
@@ -52,7 +52,8 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	for range 2 {
 		// given a daemon that is killed in the middle of the run
 		before := replayed()
-		kill := w.child()
+		d, kill := w.mortal()
+		w.works(d)
 		w.Eventually("some are replayed", func() (string, bool) {
 			have := replayed()
 			return fmt.Sprint(have), have >= before+40
@@ -68,7 +69,7 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	assert.AtLeast(t, a.Terms, 3, "terms")
 	assert.Is(t, a.Progress.Done, n, "done")
 	w.wantApplied(n)
-	w.wantLetters(0)
+	w.WantQueues(0, 0)
 }
 
 // consumedRun is a run of n letters, replays of which an engine applies.
@@ -80,19 +81,22 @@ func (w *world) consumedRun(n int, r operator.Request) operator.Act {
 	return w.start(r)
 }
 
-// Given a process that reopened rows and died before it published them: they are failed, and no copy is in the main
-// queue.
-func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
-	w := newWorld(t).dead("no", names("a", 5)...)
+// Given rows that keep too little of their messages, and one that a process reopened and died before it published it,
+// then a run takes the former from the queue and publishes the latter, each once.
+func TestARunTakesFromTheQueueWhatItsRowLacksAndPublishesWhatWasReopened(t *testing.T) {
+	w := newWorld(t).dead("no", names("a", 10)...)
 	a := w.start(operator.Request{Filter: all})
-	row := w.Row("a-00003")
+	row := w.Row("a-00002")
 	require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
 		By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
 	}))(t)
+	w.Exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-00003', 'a-00004')")
+	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
 	w.consumes(nil)
 	w.daemon()
-	w.wantReplayed(w.swept(a.ID), 5)
-	w.wantLetters(0)
+	w.wantReplayed(w.swept(a.ID), 10)
+	w.wantApplied(10)
+	w.WantQueues(0, 0)
 }
 
 func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
@@ -100,19 +104,16 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	a := w.consumedRun(400, operator.Request{Rate: 10})
 	// given a daemon that drains in the middle
 	stop := w.daemon()
-	w.replayedSoFar(a.ID, 5)
+	w.until(a.ID, func(a operator.Act) bool { return a.Progress.Done >= 5 })
 	stop()
 	// then another goes on at once, without waiting for the lease
 	began := time.Now()
 	next := w.newDesk()
 	next.LookEvery(time.Millisecond) // for stops too, more often than a walk through the queue takes
 	w.works(next)
-	w.Eventually("the next has it", func() (string, bool) {
-		have := w.act(a.ID)
-		return fmt.Sprintf("%+v", have), have.Terms == 2
-	})
+	w.until(a.ID, func(a operator.Act) bool { return a.Terms == 2 })
 	assert.AtMost(t, time.Since(began), 13*time.Second, "the next one took it up after") // a lease is 15 s
-	w.replayedSoFar(a.ID, 15)
+	w.until(a.ID, func(a operator.Act) bool { return a.Progress.Done >= 15 })
 	// when somebody stops it
 	began = time.Now()
 	require.Get(w.newDesk().Stop(t.Context(), bert, a.ID))(w.T)
@@ -125,7 +126,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	}
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"), a.Result.Replayed,
 		"rows are replayed, the act says")
-	w.wantLetters(400 - a.Result.Replayed)
+	w.WantQueues(0, 400-a.Result.Replayed)
 	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil && !errors.Is(err, operator.ErrEnded) {
 		t.Errorf("stopped again: %v", err)
 	}
@@ -133,7 +134,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 
 func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
 	w := newWorld(t).dead("no", names("a", 300)...)
-	w.consumes(func(string) bool { return true })
+	w.consumes(errors.New("the shelf is locked"))
 	a := w.start(operator.Request{Filter: all, Window: 20, MaxFailures: 10})
 	w.daemon()
 	a = w.ends(a.ID)
@@ -157,7 +158,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	d = w.swept(d.ID)
 	w.wantEnded(d, operator.Done, "2 discarded")
 	assert.Is(t, [2]int{d.Result.Swept, w.status(dedup.Discarded)}, [2]int{2, 2}, "swept, and rows")
-	w.wantLetters(31)
+	w.WantQueues(0, 31)
 	// when all are replayed, then parked ones stay and are counted by reason
 	p := w.preview(operator.KindReplay, all)
 	if p.Matched != 31 || p.Parked != 2 || p.Totals[deadletter.VerdictParked] != 2 {
@@ -183,17 +184,6 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	}
 }
 
-func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
-	w := newWorld(t).dead("no", names("a", 10)...)
-	w.Exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-00003', 'a-00004')")
-	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
-	w.consumes(nil)
-	w.daemon()
-	w.wantReplayed(w.swept(w.start(operator.Request{Filter: all}).ID), 10)
-	w.wantApplied(10)
-	w.wantLetters(0)
-}
-
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in
 // the same process, leaves alone what was published and confirmed long before: it is not reopened and published again.
 func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
@@ -209,10 +199,7 @@ func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
 		return fmt.Sprint(err), err == nil
 	})
 	w.Exec("RENAME TABLE consumer_log TO away")
-	w.Eventually("the run waits", func() (string, bool) {
-		p := w.act(a.ID).Progress
-		return fmt.Sprintf("%+v", p), p != nil && p.Trouble != ""
-	})
+	w.until(a.ID, func(a operator.Act) bool { return a.Progress != nil && a.Progress.Trouble != "" })
 	before := w.Number("SELECT COUNT(*) FROM away WHERE replays > 0")
 	w.Exec("RENAME TABLE away TO consumer_log")
 	w.Eventually("the run goes on with further letters", func() (string, bool) {

@@ -3,7 +3,7 @@ package operator_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,14 +36,27 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	}
 	stop := w.does("wait", waits)
 	ask := operator.TaskRequest{Kind: "wait", Alone: "all"}
-	id := w.oneBegins(10, func(int) (operator.Act, error) { return w.desk.Ask(t.Context(), anna, ask) })
+	acts, errs := make([]operator.Act, 10), make([]error, 10)
+	var all sync.WaitGroup
+	for i := range acts {
+		all.Go(func() { acts[i], errs[i] = w.desk.Ask(t.Context(), anna, ask) })
+	}
+	all.Wait()
+	id, others := acts[0].ID, 0
+	for i, err := range errs {
+		assert.Is(t, acts[i].ID, id, "one begins, and the others are told of it: act")
+		if err != nil {
+			assert.Error(t, err, operator.ErrSameSet, "another")
+			others++
+		}
+	}
+	assert.Is(t, others, 9, "others")
 	<-begun
 	stop()
 	w.does("wait", waits)
-	<-begun // by the next one
-	w.Eventually("it is seen how far it has come", func() (string, bool) {
-		a := w.act(id)
-		return fmt.Sprintf("%+v", a), a.Terms == 2 && a.Progress.Phase == "anna, run "+id && a.Progress.Done == 2
+	<-begun                                 // by the next one
+	w.until(id, func(a operator.Act) bool { // it is seen how far it has come
+		return a.Terms == 2 && a.Progress.Phase == "anna, run "+id && a.Progress.Done == 2
 	})
 	require.Get(w.newDesk().Stop(t.Context(), bert, id))(w.T)
 	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
@@ -94,10 +107,9 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 // longer than it may.
 func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 	w := newWorld(t)
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	w.dsn = proxy.Through(w.dsn)
+	proxy := stack.Proxy(t, stack.Addr(t, w.DSN))
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	d := w.newDesk(func(o *operator.Options) { o.Drain = time.Second })
+	d := w.deskAt(proxy.Through(w.DSN), w.Broker.URL, func(o *operator.Options) { o.Drain = time.Second })
 	d.Does("wait", func(context.Context, operator.Task) (any, error) {
 		close(begun)
 		<-goOn

@@ -2,16 +2,11 @@ package operator_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -19,8 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -40,40 +33,9 @@ var (
 	names = letters.Names
 )
 
-// place is where a desk stands: servers and names.
-type place struct{ dsn, amqpURL, queue string }
-
-// newDesk makes a desk, as one daemon of a fleet has it, and its pool.
-func (p place) newDesk(
-	ctx context.Context, log *slog.Logger, change ...func(*operator.Options),
-) (*operator.Operator, *sql.DB, error) {
-	db, _, err := dedup.Open(ctx, p.dsn, letters.Quick)
-	if err != nil {
-		return nil, nil, err
-	}
-	pool, poolErr := db.DB()
-	records, err := dedup.NewLog(db, letters.LogOptions())
-	o := letters.Options(records, p.amqpURL, p.queue)
-	o.MaxReplays = most
-	dead, lettersErr := deadletter.New(o)
-	if err := errors.Join(poolErr, err, lettersErr); err != nil {
-		return nil, nil, err
-	}
-	options := operator.Options{
-		Lookup:  operator.Lookup{DB: db, Records: records, Group: group, OrderOf: orderOf},
-		Letters: dead, Queue: p.queue, Logger: log,
-	}
-	for _, f := range change {
-		f(&options)
-	}
-	d, err := operator.New(options)
-	return d, pool, err
-}
-
 // world is a fresh log and a fresh set of queues.
 type world struct {
 	*letters.World
-	place
 
 	desk *operator.Operator // that of the test itself, which works on nothing
 }
@@ -82,17 +44,49 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	w := &world{World: letters.New(t)}
-	w.place = place{dsn: w.DSN, amqpURL: w.Broker.URL, queue: w.Queue}
 	w.desk = w.newDesk()
 	return w
 }
 
+// lookup is where the world's messages are looked up.
+func (w *world) lookup() operator.Lookup {
+	return operator.Lookup{DB: w.DB, Records: w.Records, Group: group, OrderOf: orderOf}
+}
+
+// newDesk makes a desk, as one daemon of a fleet has it.
 func (w *world) newDesk(change ...func(*operator.Options)) *operator.Operator {
 	w.T.Helper()
-	d, pool, err := w.place.newDesk(w.T.Context(), slog.New(slog.NewTextHandler(w.T.Output(), nil)), change...)
-	w.Must(err)
-	w.T.Cleanup(func() { _ = pool.Close() })
-	return d
+	return w.deskAt(w.DSN, w.Broker.URL, change...)
+}
+
+// deskAt makes one that reaches its servers so.
+func (w *world) deskAt(dsn, amqpURL string, change ...func(*operator.Options)) *operator.Operator {
+	w.T.Helper()
+	options := operator.Options{Lookup: w.lookup(), Queue: w.Queue, Logger: slog.New(slog.NewTextHandler(w.T.Output(), nil))}
+	options.DB, _ = w.Open(dsn, letters.Quick)
+	options.Records = w.Log(options.DB)
+	o := letters.Options(options.Records, amqpURL, w.Queue)
+	o.MaxReplays = most
+	options.Letters = require.Get(deadletter.New(o))(w.T)
+	for _, f := range change {
+		f(&options)
+	}
+	return require.Get(operator.New(options))(w.T)
+}
+
+// mortal is a desk, and what kills it: its connections end and it never gets others, which is what servers see of a
+// process that is killed.
+func (w *world) mortal() (d *operator.Operator, kill func()) {
+	w.T.Helper()
+	wires := []*stack.TCPProxy{
+		stack.Proxy(w.T, stack.Addr(w.T, w.DSN)), stack.Proxy(w.T, stack.Addr(w.T, w.Broker.URL)),
+	}
+	return w.deskAt(wires[0].Through(w.DSN), wires[1].Through(w.Broker.URL)), func() {
+		for _, wire := range wires {
+			wire.Refuse(true)
+			wire.Cut()
+		}
+	}
 }
 
 // ask has somebody ask the fleet for a task.
@@ -123,15 +117,6 @@ func (w *world) wantEnded(a operator.Act, state operator.State, outcome string) 
 	}
 }
 
-// replayedSoFar waits until so many rows of a run are replayed.
-func (w *world) replayedSoFar(id string, n int) {
-	w.T.Helper()
-	w.Eventually("some are replayed", func() (string, bool) {
-		have := w.act(id).Progress.Done
-		return fmt.Sprint(have), have >= n
-	})
-}
-
 // daemon works on runs until stop, or the end of the test.
 func (w *world) daemon(change ...func(*operator.Options)) (stop func()) {
 	w.T.Helper()
@@ -152,52 +137,26 @@ func (w *world) works(d *operator.Operator) (stop func()) {
 	return stop
 }
 
-// consumes runs an engine whose handler refuses what refuse says.
-func (w *world) consumes(refuse func(key string) bool) {
+// consumes runs an engine whose handler returns this.
+func (w *world) consumes(err error, change ...func(*consumer.Config)) {
 	w.T.Helper()
-	w.Consume(consumer.Each(func(_ context.Context, _ *gorm.DB, m consumer.Message) error {
-		if refuse != nil && refuse(m.Key) {
-			return fmt.Errorf("shelf of %s is locked", m.Key)
-		}
-		return nil
-	}))
+	w.Consume(consumer.Each(func(context.Context, *gorm.DB, consumer.Message) error { return err }), change...)
 }
 
-// dead makes letters with their rows, a second ago.
+// dead makes letters with their rows, a minute ago.
 func (w *world) dead(cause string, keys ...string) *world {
 	w.T.Helper()
 	w.Dead(dedup.ReasonExhausted, cause, keys...)
+	w.MoveBack(time.Minute)
 	return w
 }
 
-// oneBegins lets n begin the same at once: one does, whose id it is, and the others are told of it.
-func (w *world) oneBegins(n int, begin func(i int) (operator.Act, error)) (id string) {
+// purged makes the rows of letters that somebody has purged, a minute ago.
+func (w *world) purged(keys ...string) *world {
 	w.T.Helper()
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	began, named := map[string]int{}, map[string]int{}
-	for i := range n {
-		all.Go(func() {
-			a, err := begin(i)
-			mu.Lock()
-			defer mu.Unlock()
-			same, _ := errors.AsType[*operator.SameSetError](err)
-			switch {
-			case err == nil:
-				began[a.ID]++
-				id = a.ID
-			case same != nil && errors.Is(err, operator.ErrSameSet):
-				named[same.Act.ID]++
-			default:
-				w.T.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if len(began) != 1 || began[id] != 1 || len(named) != 1 || named[id] != n-1 {
-		w.T.Fatalf("begun %v, and the others are told of %v; want one", began, named)
-	}
-	return id
+	w.Rows(dedup.ReasonExhausted, "no", keys...)
+	w.MoveBack(time.Minute)
+	return w
 }
 
 // preview is what a person sees before the click.
@@ -221,33 +180,26 @@ func (w *world) act(id string) operator.Act {
 	return require.Get(w.desk.Act(w.T.Context(), id))(w.T)
 }
 
-// ends waits for the end of a run.
-func (w *world) ends(id string) (a operator.Act) {
+// until waits until an act is so.
+func (w *world) until(id string, so func(operator.Act) bool) (a operator.Act) {
 	w.T.Helper()
-	w.Eventually("the run ends", func() (string, bool) {
+	w.Eventually("the act is as it shall be", func() (string, bool) {
 		a = w.act(id)
-		return fmt.Sprintf("%s %+v", a.State, a.Progress), a.State != operator.Running
+		return fmt.Sprintf("%+v, %+v", a, a.Progress), so(a)
 	})
 	return a
+}
+
+// ends waits for the end of a run.
+func (w *world) ends(id string) operator.Act {
+	w.T.Helper()
+	return w.until(id, func(a operator.Act) bool { return a.State != operator.Running })
 }
 
 // swept waits until the queue was swept after it.
-func (w *world) swept(id string) (a operator.Act) {
+func (w *world) swept(id string) operator.Act {
 	w.T.Helper()
-	w.Eventually("the sweep ends", func() (string, bool) {
-		a = w.act(id)
-		return fmt.Sprintf("%+v", a), a.State != operator.Running && !a.Sweeping
-	})
-	return a
-}
-
-// wantLetters waits until the dead-letter queue holds so many.
-func (w *world) wantLetters(n int) {
-	w.T.Helper()
-	w.Eventually(fmt.Sprintf("%d letters", n), func() (string, bool) {
-		have := w.Broker.Depth(rabbit.DeadQueue(w.Queue))
-		return fmt.Sprint(have), have == n
-	})
+	return w.until(id, func(a operator.Act) bool { return a.State != operator.Running && !a.Sweeping })
 }
 
 // wantApplied waits until so many rows say success.
@@ -264,41 +216,4 @@ func (w *world) status(s dedup.Status) int {
 	return w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ?", int(s))
 }
 
-// childEnv makes the test binary a daemon that works on runs, to be killed.
-const childEnv = "ROLLBACKD_TEST_DESK"
-
-func runChild(settings string) int {
-	part := strings.Split(settings, "\n")
-	d, _, err := place{part[0], part[1], part[2]}.newDesk(context.Background(), slog.New(slog.NewTextHandler(os.Stderr,
-		nil)))
-	if err != nil {
-		return 1
-	}
-	if len(part) > 3 && doOwn(d) != nil {
-		return 1
-	}
-	d.Work(context.Background())
-	return 0
-}
-
-// child starts a daemon as a process, or with a word more what doOwn does; kill ends it as kill -9 does.
-func (w *world) child(more ...string) (kill func()) {
-	w.T.Helper()
-	cmd := exec.CommandContext(w.T.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{w.dsn, w.amqpURL,
-		w.queue}, more...), "\n"))
-	w.Must(cmd.Start())
-	return func() {
-		w.T.Helper()
-		assert.OK(w.T, cmd.Process.Signal(syscall.SIGKILL), "it had ended by itself:")
-		_ = cmd.Wait()
-	}
-}
-
-// TestMain runs the tests, or, in a process that a test has started with childEnv set, a daemon that works on runs.
-func TestMain(m *testing.M) {
-	if settings := os.Getenv(childEnv); settings != "" {
-		os.Exit(runChild(settings))
-	}
-	stack.Main(m)
-}
+func TestMain(m *testing.M) { stack.Main(m) }
