@@ -12,7 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-func TestEveryStateOfARowHasAMeaning(t *testing.T) {
+func TestEveryStateOfARowAndEveryReasonHasAMeaning(t *testing.T) {
 	names := operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"}
 	row := func(status dedup.Status, attempts int) dedup.Row {
 		return dedup.Row{
@@ -52,13 +52,11 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		assert.Has(t, means, tc.means, "%+v", tc.row)
 		assert.Has(t, next, tc.next, "%+v", tc.row)
 	}
-}
-
-func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
 	seen := map[string]dedup.Reason{}
 	for _, reason := range dedup.Reasons() {
-		means, _ := operator.Meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
-			operator.Names{Queue: "q", Program: "rollbackd"})
+		dead := row(dedup.Dead, 5)
+		dead.Reason = reason
+		means, _ := operator.Meaning(dead, names)
 		if other, ok := seen[means]; ok {
 			t.Errorf("%s means the same as %s: %q", reason, other, means)
 		}
