@@ -21,3 +21,6 @@ func (d *Operator) IssuedBefore(ctx context.Context, who Actor, age time.Duratio
 func (d *Operator) PruneOutbox(ctx context.Context) error {
 	return (&Maintenance{d: d, MaintenanceOptions: MaintenanceOptions{Logger: d.log}}).pruneOutbox(ctx)
 }
+
+// LookOnce shows what the log has now.
+func (m *Maintenance) LookOnce(ctx context.Context) error { return m.figures.look(ctx, m.d.o.Records, m.Clocks) }

@@ -2,9 +2,7 @@ package operator
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
-	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,66 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/require"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
-
-func TestGaugesTellOfTheLog(t *testing.T) {
-	t.Parallel()
-	db := require.First(dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{}))(t)
-	pool := require.Get(db.DB())(t)
-	defer pool.Close()
-	require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}))
-	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
-		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	}))(t)
-	reg := prometheus.NewRegistry()
-	registered := &registry{Registerer: reg}
-	g := newFigures(0, deadletter.CompensateOptions{}, registered)
-	if registered.err != nil {
-		t.Fatal(registered.err)
-	}
-	says := func(want map[string]float64) {
-		t.Helper()
-		got := map[string]float64{}
-		for _, f := range require.Get(reg.Gather())(t) {
-			for _, m := range f.GetMetric() {
-				name := f.GetName()
-				for _, label := range m.GetLabel() {
-					name += " " + label.GetValue()
-				}
-				got[name] = m.GetGauge().GetValue()
-				if older := got[name] - want[name]; strings.Contains(name, "seconds") && older > 0 && older < 60 {
-					got[name] = want[name] // a busy machine
-				}
-			}
-		}
-		delete(got, "rollbackd_leader")
-		if !maps.Equal(got, want) {
-			t.Errorf("figures %v, want %v", got, want)
-		}
-	}
-	// given that nobody has looked yet, then nothing is said, and not that nothing is dead
-	says(map[string]float64{})
-	// given an empty log, then nothing is old
-	require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
-	says(map[string]float64{
-		"rollbackd_dead_letters": 0, "rollbackd_oldest_dead_letter_seconds": 0,
-		"rollbackd_oldest_open_seconds processing": 0, "rollbackd_oldest_open_seconds failed": 0,
-	})
-	// given rows of all states
-	for i, row := range []struct{ status, minutes int }{{0, 10}, {0, 20}, {1, 999}, {2, 30}, {3, 100}, {3, 200},
-		{4, 999}} {
-		stack.Exec(t, pool, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times,
-			consumer_timestamp, created_at)
-			VALUES ('g', 't', ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))`, i, row.status, row.minutes)
-	}
-	require.OK(t, g.look(t.Context(), records, func(context.Context, error) {}))
-	says(map[string]float64{
-		"rollbackd_dead_letters": 2, "rollbackd_oldest_dead_letter_seconds": 200 * 60,
-		"rollbackd_oldest_open_seconds processing": 20 * 60, "rollbackd_oldest_open_seconds failed": 30 * 60,
-	})
-}
 
 func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
 	t.Parallel()

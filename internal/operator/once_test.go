@@ -1,15 +1,21 @@
 package operator_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -78,6 +84,43 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	}
 	assert.Is(t, require.Get(w.desk.Clean(t.Context()))(t), 3, "the note, the request and the minute: deleted")
 	assert.Is(t, w.act(run.ID).State, operator.Running, "the run")
+}
+
+// Before anybody has looked nothing is said, and not that nothing is dead.
+func TestGaugesTellOfTheLog(t *testing.T) {
+	w := newWorld(t)
+	reg := prometheus.NewRegistry()
+	m := require.Get(w.desk.Maintenance(operator.MaintenanceOptions{Clocks: func(context.Context, error) {}}, reg))(t)
+	says := func(want ...string) {
+		t.Helper()
+		var got []string
+		for _, f := range require.Get(reg.Gather())(t) {
+			for _, m := range f.GetMetric() {
+				text, value := f.GetName(), m.GetGauge().GetValue()
+				if strings.HasSuffix(text, "_seconds") {
+					value = math.Floor(value / 60) // a busy machine is seconds late
+				}
+				for _, label := range m.GetLabel()[1:] { // the first is the group
+					text += " " + label.GetValue()
+				}
+				got = append(got, fmt.Sprint(text, ": ", value))
+			}
+		}
+		assert.Equal(t, got, want, "figures, ages in minutes")
+	}
+	says("rollbackd_leader: 0")
+	w.Must(m.LookOnce(t.Context()))
+	says("rollbackd_dead_letters: 0", "rollbackd_leader: 0", "rollbackd_oldest_dead_letter_seconds: 0",
+		"rollbackd_oldest_open_seconds failed: 0", "rollbackd_oldest_open_seconds processing: 0")
+	for i, row := range []struct {
+		status  dedup.Status
+		minutes time.Duration
+	}{{0, 10}, {0, 20}, {1, 999}, {2, 30}, {3, 100}, {3, 200}, {4, 999}} {
+		w.Insert(letters.Identity(fmt.Sprint(i)), row.status, row.minutes*time.Minute)
+	}
+	w.Must(m.LookOnce(t.Context()))
+	says("rollbackd_dead_letters: 2", "rollbackd_leader: 0", "rollbackd_oldest_dead_letter_seconds: 200",
+		"rollbackd_oldest_open_seconds failed: 30", "rollbackd_oldest_open_seconds processing: 20")
 }
 
 // Given a form that is looked at, then nothing is written; its token is good for whom it was given to, for a day, on
