@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
@@ -35,26 +34,11 @@ func (s *shell) put(prefix string, n int, routingKey string) {
 	}
 }
 
-// relayShell has an exchange, a queue behind it, a schema with nothing in it, and the settings that a relay needs, that
-// of the schema first.
-func relayShell(t *testing.T) *shell {
-	s := newShell(t)
-	exchange := s.broker.Name("stock")
-	s.broker.DeclareExchange(exchange, "topic")
-	s.broker.DeclareQueue(s.queue, map[string]any{"x-queue-type": "quorum"})
-	s.broker.Bind(s.queue, "stock.rollback", exchange)
-	s.environ = []string{
-		"ROLLBACKD_MYSQL_DSN=" + s.dsn, "ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_EXCHANGE=" + exchange,
-		"ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_ROUTING_KEYS=stock.rollback,other.#", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0",
-	}
-	return s
-}
-
 // Given a schema of a producer's alone and nothing but the settings that a relay needs, then the relay says what is
 // missing, `migrate --outbox` makes that and nothing else, and two relays share the work: one of them is killed in the
 // midst of it, and every message arrives.
 func TestARelayOfItsOwn(t *testing.T) {
-	s := &sender{relayShell(t), &program.Log{}}
+	s := newSender(t)
 	env := s.environ
 	s.environ = env[:1]
 	assert.Is(t, s.run("", "migrate", "--outbox", "--status"), exitFailed, "the status of an empty schema: exit")
@@ -126,16 +110,24 @@ func TestAPersonHasMessagesOfTheOutboxSentOrDropped(t *testing.T) {
 	})
 }
 
-// sender is an outbox, and the queue that its messages come to.
+// sender has an exchange, the queue behind it, a schema with nothing in it, and the settings that a relay needs, that of
+// the schema first.
 type sender struct {
 	*shell
-	logs *program.Log
+	logs program.Log
 }
 
 func newSender(t *testing.T) *sender {
 	t.Helper()
-	s := &sender{relayShell(t), &program.Log{}}
-	s.quietly("", "migrate", "--outbox")
+	s := &sender{shell: newShell(t)}
+	exchange := s.broker.Name("stock")
+	s.broker.DeclareExchange(exchange, "topic")
+	s.broker.DeclareQueue(s.queue, map[string]any{"x-queue-type": "quorum"})
+	s.broker.Bind(s.queue, "stock.rollback", exchange)
+	s.environ = []string{
+		"ROLLBACKD_MYSQL_DSN=" + s.dsn, "ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_EXCHANGE=" + exchange,
+		"ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_ROUTING_KEYS=stock.rollback,other.#", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0",
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("last lines of the relays' log:\n%s", s.logs.Tail(40))
@@ -149,15 +141,16 @@ func (s *sender) relay(more ...string) *program.Process {
 	s.t.Helper()
 	p := require.Get(program.Start(program.Options{
 		Path: program.Shared(s.t), Args: []string{"relay"}, Env: append(s.environ[:len(s.environ):len(s.environ)], more...),
-		Log: s.logs,
+		Log: &s.logs,
 	}))(s.t)
 	s.t.Cleanup(func() { _ = p.Kill() })
 	return p
 }
 
-// between puts proxies between a relay and its servers, and starts it.
+// between puts proxies between a relay and its servers, and starts it; the outbox is there.
 func (s *sender) between() (p *program.Process, database, broker *stack.TCPProxy) {
 	s.t.Helper()
+	s.quietly("", "migrate", "--outbox")
 	database, broker = stack.Proxy(s.t, stack.Addr(s.t, s.dsn)), stack.Proxy(s.t, stack.Addr(s.t, s.broker.URL))
 	p = s.relay("ROLLBACKD_MYSQL_DSN="+database.Through(s.dsn), "ROLLBACKD_AMQP_URL="+broker.Through(s.broker.URL))
 	return p, database, broker
@@ -218,15 +211,6 @@ func freeze(p *program.Process) func() {
 	return func() { _ = p.Signal(syscall.SIGSTOP) } // one that has ended fails the test otherwise
 }
 
-func (s *sender) await(what string, happened <-chan struct{}) {
-	s.t.Helper()
-	select {
-	case <-happened:
-	case <-time.After(time.Minute):
-		s.t.Fatalf("still not after a minute: %s", what)
-	}
-}
-
 // What a relay says to its servers, in the order in which it does.
 const (
 	readsClaim    = " FOR UPDATE SKIP LOCKED"
@@ -271,7 +255,7 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 				}
 				there := drop(said(freeze(victim), c.says...))
 				s.put("m", n, "")
-				s.await("it is there", there)
+				poll.Receive(t, "it is there", there)
 				require.OK(t, victim.Kill())
 				s.leaseEnds()
 				copies, sum := s.finish()
@@ -303,23 +287,22 @@ func TestAFrozenRelayChangesNothingOfWhatAnotherHasTaken(t *testing.T) {
 			frozen := listen(itsBroker, freeze(first), publishes)
 			settled := listen(itsDatabase, func() {}, readsSettled, rollsBack)
 			s.put("m", n, "")
-			s.await("the first is frozen", frozen)
+			poll.Receive(t, "the first is frozen", frozen)
 			if cut {
 				itsBroker.Cut()
 			}
 			second, _, broker := s.between()
 			frozen = listen(broker, freeze(second), publishes)
 			s.leaseEnds()
-			s.await("the second is frozen, too", frozen)
-			rows := func() (text string) {
-				require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', COUNT(*), COUNT(DISTINCT owner), "+
-					"MIN(owner), MIN(next_at), MAX(next_at), SUM(tries), COUNT(reason)) FROM rollbackd_outbox").Scan(&text))
-				return text
+			poll.Receive(t, "the second is frozen, too", frozen)
+			rows := func() string {
+				return stack.One[string](t, s.db(), "SELECT CONCAT_WS(' ', COUNT(*), COUNT(DISTINCT owner), MIN(owner), "+
+					"MIN(next_at), MAX(next_at), SUM(tries), COUNT(reason)) FROM rollbackd_outbox")
 			}
 			before := rows()
 
 			require.OK(t, first.Signal(syscall.SIGCONT))
-			s.await("the first has looked for what it may settle, and found nothing", settled)
+			poll.Receive(t, "the first has looked for what it may settle, and found nothing", settled)
 			assert.Is(t, rows(), before, "the rows of the second were, and")
 			require.OK(t, second.Signal(syscall.SIGCONT))
 			copies, _ := s.finish()
