@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,14 +21,16 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// commandsOf are the blocks of commands of a page that are run here.
-func commandsOf(t *testing.T, page string) (blocks []string) {
+// blocksOf are the blocks in a language of a page that a file of tests here does, as the page says.
+func blocksOf(t *testing.T, page, language, file string) (blocks []string) {
 	t.Helper()
 	text := require.Get(os.ReadFile(filepath.Join("..", "..", page)))(t)
-	for _, block := range strings.Split(string(text), "<!-- in the test: internal/cli/commands_test.go -->\n```\n")[1:] {
+	mark := "<!-- in the test: internal/cli/" + file + " -->\n```" + language + "\n"
+	for _, block := range strings.Split(string(text), mark)[1:] {
 		block, _, _ = strings.Cut(block, "\n```")
 		blocks = append(blocks, block)
 	}
+	require.That(t, len(blocks) > 0, "%s shows nothing of %s any more", page, file)
 	return blocks
 }
 
@@ -89,13 +92,14 @@ func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 		"amqp://rollbackd:rollbackd@127.0.0.1:5672/", s.broker.URL, "rollbackd:rollbackd@tcp(127.0.0.1:3306)/shop", s.dsn,
 		"redis://127.0.0.1:6379/0", redis, "127.0.0.1:8080", pages,
 		"mysql -h127.0.0.1 -urollbackd -prollbackd shop", "mysql "+c.DBName)
-	env = append(env, "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"), "ROLLBACKD_HTTP_ADDR="+pages)
+	env = append(env, "ROLLBACKD_HTTP_ADDR="+pages)
 	types := func(script string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
-		cmd.Env, cmd.Dir, cmd.Stderr = env, home, t.Output()
-		return string(require.Get(cmd.Output())(t))
+		out, code := s.types(home, env, script)
+		require.Is(t, code, exitDone, "%s\n%s exits with", script, out)
+		return out
 	}
+	block := func(page string) string { return blocksOf(t, page, "", "commands_test.go")[0] }
 	shows := func(page, got, want string) {
 		t.Helper()
 		suffix := strings.TrimPrefix(s.broker.Name("x"), "x")
@@ -105,21 +109,21 @@ func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 		assert.Has(t, plain(strings.ReplaceAll(got, suffix, "")), plain(want), "%s shows something else", page)
 	}
 
-	readme := here.Replace(commandsOf(t, "README.md")[0])
+	readme := here.Replace(block("README.md"))
 	settings, first, _ := strings.Cut(readme, "\n\n")
 	settings += settled
 	shows("README.md", types(settings+"messages=1\n"+first+"\nwait"), "sku_id amount version 1001 7 1")
 
-	commands, shown := typed(commandsOf(t, "docs/messages.md")[0])
+	commands, shown := typed(block("docs/messages.md"))
 	shows("docs/messages.md", types(settings+commands), shown)
-	commands, _ = typed(commandsOf(t, "docs/settings.md")[0])
+	commands, _ = typed(block("docs/settings.md"))
 	shows("docs/settings.md", types(settings+commands), "ROLLBACKD_MYSQL_DSN")
-	shows("docs/operations.md", types(settings+"rollbackd run &\nmessages=2\n"+commandsOf(t, "docs/operations.md")[0]+`
+	shows("docs/operations.md", types(settings+"rollbackd run &\nmessages=2\n"+block("docs/operations.md")+`
 settled 2; kill %1; wait; shop -Ne "SELECT CONCAT('stock ', amount) FROM stock"`), "stock 9")
 
 	api := settings + "messages=3\n"
 	want := ""
-	for i, block := range commandsOf(t, "docs/api.md") {
+	for i, block := range blocksOf(t, "docs/api.md", "", "commands_test.go") {
 		if i > 0 {
 			block, shown = typed(block)
 			want += shown
@@ -128,29 +132,11 @@ settled 2; kill %1; wait; shop -Ne "SELECT CONCAT('stock ', amount) FROM stock"`
 	}
 	shows("docs/api.md", types(api+"kill %1; wait"), want)
 
-	commands, shown = typed(commandsOf(t, "docs/handlers.md")[0])
+	commands, shown = typed(block("docs/handlers.md"))
 	shows("docs/handlers.md", types(settings+`export ROLLBACKD_HANDLER=sql
 export ROLLBACKD_SQL_FILE=deploy/examples/sql/order-state/handler.sql
 shop <deploy/examples/sql/order-state/tables.sql
 `+commands), shown)
-}
-
-// commandsOfBackup are the blocks that docs/operations.md shows for backup and restore.
-func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported string) {
-	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "operations.md")))(t)
-	blocks := strings.Split(string(page), "<!-- in the test: internal/cli/commands_test.go -->\n```sh\n")[1:]
-	require.Is(t, len(blocks), 5, "the page has blocks of commands for backup and restore")
-	for i := range blocks {
-		blocks[i], _, _ = strings.Cut(blocks[i], "```")
-	}
-	return blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
-}
-
-// restorer types commands in a shell, with mysql and rollbackd at hand.
-type restorer struct {
-	s       *shell
-	environ []string
-	home    string
 }
 
 // home is a folder with the program and the login of a client of MySQL, who is at c.
@@ -163,41 +149,24 @@ func (s *shell) home() (home string, c *mysql.Config) {
 	return home, c
 }
 
-func newRestorer(t *testing.T, s *shell) *restorer {
-	home, c := s.home()
-	o := &restorer{s: s, home: home}
-	o.environ = append([]string{"HOME=" + o.home, "PATH=" + o.home + ":" + os.Getenv("PATH"), "SCHEMA=" + c.DBName},
-		s.environ...)
-	var server string
-	require.OK(t, s.db().QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&server))
-	client, err := exec.CommandContext(t.Context(), "mysqldump", "--version").CombinedOutput()
-	if err != nil || strings.Contains(server, "MariaDB") != strings.Contains(string(client), "MariaDB") {
-		t.Skipf("this machine has no mysqldump of the server's own (%s): %s, %v", server, client, err)
-	}
-	return o
-}
-
-// does runs commands in a shell, which ends at the first that fails.
-func (o *restorer) does(commands string, wantCode int) {
-	o.s.t.Helper()
-	cmd := exec.CommandContext(o.s.t.Context(), "bash", "-e", "-c", commands)
-	cmd.Env, cmd.Dir = o.environ, o.home
-	if out, err := cmd.CombinedOutput(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != wantCode {
-		o.s.t.Fatalf("%s: %v, want exit %d\n%s", commands, err, wantCode, out)
-	}
-}
-
-// finds holds what reconcile finds against kinds and how many there are of each.
-func (s *shell) finds(when string, want map[operator.FindingKind]int) {
+// types has bash run commands in a home, with these settings.
+func (s *shell) types(home string, env []string, commands string) (stdout string, code int) {
 	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), "bash", "-c", commands)
+	cmd.Env, cmd.Dir, cmd.Stderr = append(env, "HOME="+home, "PATH="+home+":"+os.Getenv("PATH")), home, s.t.Output()
+	out, _ := cmd.Output()
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// finds holds what reconcile finds against kinds.
+func (s *shell) finds(when string, want ...operator.FindingKind) {
+	s.t.Helper()
+	var got []operator.FindingKind
 	r, _ := s.reconcileJSON()
-	got := map[operator.FindingKind]int{}
 	for _, f := range r.Findings {
-		got[f.Kind]++
+		got = append(got, f.Kind)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		s.t.Errorf("%s reconcile finds %v, want %v", when, got, want)
-	}
+	assert.Equal(s.t, got, want, "%s reconcile finds", when)
 }
 
 // Given a shop that is put back to its backup by the commands of docs/operations.md, then what was acked since is lost
@@ -205,8 +174,19 @@ func (s *shell) finds(when string, want map[operator.FindingKind]int) {
 // effect twice. Given the log or the stock put back alone, then reconcile finds what is missing.
 func TestABackupComesBackAsThePageSays(t *testing.T) {
 	s := migrated(t)
-	backup, restore, resend, _, _ := commandsOfBackup(t)
-	o := newRestorer(t, s)
+	blocks := blocksOf(t, "docs/operations.md", "sh", "commands_test.go")
+	backup, restore, resend := blocks[0], blocks[1], blocks[2]
+	client, err := exec.CommandContext(t.Context(), "mysqldump", "--version").CombinedOutput()
+	server := stack.One[string](t, s.db(), "SELECT VERSION()")
+	if err != nil || strings.Contains(server, "MariaDB") != strings.Contains(string(client), "MariaDB") {
+		t.Skipf("this machine has no mysqldump of the server's own (%s): %s, %v", server, client, err)
+	}
+	home, c := s.home()
+	does := func(commands string, want int) {
+		t.Helper()
+		out, code := s.types(home, append(slices.Clip(s.environ), "SCHEMA="+c.DBName), "set -e\n"+commands)
+		require.Is(t, code, want, "%s\n%s exits with", commands, out)
+	}
 	amount := func(want int) { t.Helper(); s.eventually(want, "SELECT amount FROM stock WHERE sku_id = 1") }
 	reserve := func(orders ...string) (bodies string) {
 		for _, order := range orders {
@@ -221,39 +201,38 @@ func TestABackupComesBackAsThePageSays(t *testing.T) {
 	s.run(before, "publish", "--key-field", "order_sn")
 	stop := s.daemon()
 	amount(104)
-	o.does(backup, 0)
+	does(backup, 0)
 	// two more take effect, and one, whose order is unknown, is dead
 	s.run(since+`{"order_sn":"X-1"}`, "publish", "--key-field", "order_sn")
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	amount(108)
 	stop()
-	o.does(`mysqldump "$SCHEMA" stock stock_reservation >stock.sql
+	does(`mysqldump "$SCHEMA" stock stock_reservation >stock.sql
 mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >log.sql`, 0)
 
-	o.does(restore, exitFailed)
+	does(restore, exitFailed)
 	amount(104)
-	s.finds("after the restore", map[operator.FindingKind]int{operator.LetterWithoutRow: 1})
-	events := filepath.Join(o.home, "events-since-the-backup.ndjson")
+	s.finds("after the restore", operator.LetterWithoutRow)
+	events := filepath.Join(home, "events-since-the-backup.ndjson")
 	require.OK(t, os.WriteFile(events, []byte(before+since), 0o600))
-	o.does(resend, 0)
+	does(resend, 0)
 	stop = s.daemon()
 	amount(108)
 	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
 	stop()
-	s.finds("in the end", map[operator.FindingKind]int{})
+	s.finds("in the end")
 
 	// the log alone, older than the stock
-	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <stock.sql`, 0)
-	s.finds("with an older log", map[operator.FindingKind]int{
-		operator.LetterWithoutRow: 1, operator.ReleasedWithoutSuccess: 2,
-	})
-	o.does(resend, 0)
+	does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <stock.sql`, 0)
+	s.finds("with an older log", operator.LetterWithoutRow, operator.ReleasedWithoutSuccess,
+		operator.ReleasedWithoutSuccess)
+	does(resend, 0)
 	s.works(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	amount(108)
 	// the stock alone, older than the log
-	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <log.sql`, 0)
+	does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <log.sql`, 0)
 	amount(104)
-	s.finds("with an older stock", map[operator.FindingKind]int{operator.SuccessNotReleased: 2})
+	s.finds("with an older stock", operator.SuccessNotReleased, operator.SuccessNotReleased)
 }
 
 // Given a RabbitMQ whose queues, exchange and policy are gone, when its definitions are put back by the commands of the
@@ -263,7 +242,7 @@ func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 	s.broker = own.Broker(t)
 	s.set("AMQP_URL=" + own.URL())
 	s.quietly("", "migrate")
-	_, _, _, export, imported := commandsOfBackup(t)
+	blocks := blocksOf(t, "docs/operations.md", "sh", "commands_test.go")
 	file := filepath.Join(t.TempDir(), "definitions.json")
 	ctl := func(command string) string {
 		t.Helper()
@@ -275,11 +254,11 @@ func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 		return out
 	}
 	s.broker.Policy("kept", s.queue, map[string]any{"delivery-limit": 7})
-	ctl(export)
+	ctl(blocks[3])
 	ctl("rabbitmqctl clear_policy kept")
 	s.broker.Delete(s.queue, rabbit.DeadQueue(s.queue))
 	assert.Is(t, s.run("", "migrate", "--status"), exitFailed, "without its queues: exit")
-	ctl(imported)
+	ctl(blocks[4])
 	assert.Is(t, s.run("", "migrate", "--status"), exitDone, "after the import: exit %s", s.script.String())
 	assert.Has(t, ctl("rabbitmqctl list_policies"), "kept", "the policy did not come back")
 }

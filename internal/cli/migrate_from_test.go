@@ -26,7 +26,8 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 	work := t.TempDir()
 	open := filepath.Join(work, "open.ndjson")
 	s.replace = append(s.replace, work, "WORK")
-	s.vars = append(s.vars, "$TABLE", classicTable, "$OPEN", open, "$BACK", statementOfThePage(t))
+	s.vars = append(s.vars, "$TABLE", classicTable, "$OPEN", open, "$BACK",
+		blocksOf(t, "docs/adopting.md", "sql", "migrate_from_test.go")[0])
 	s.play("migrate-from", map[string]func(){
 		"a person decides": func() {
 			text := require.Get(os.ReadFile(open))(t)
@@ -44,17 +45,6 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 			poll.Until(t, "the queue is empty", func() bool { return s.broker.Depth(s.queue) == 0 })
 		},
 	})
-}
-
-// statementOfThePage is the one that docs/adopting.md shows for the way back.
-func statementOfThePage(t *testing.T) string {
-	page := require.Get(os.ReadFile(filepath.Join("..", "..", "docs", "adopting.md")))(t)
-	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/migrate_from_test.go -->\n```sql\n")
-	statement, _, closed := strings.Cut(rest, ";\n```")
-	if !ok || !closed {
-		t.Fatal("the page has no such statement any more")
-	}
-	return statement
 }
 
 // Given an old consumer of which nobody knows that it has ended, a last pass is refused, and the daemon does not begin:

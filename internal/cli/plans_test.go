@@ -26,16 +26,13 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	server := stack.OwnMySQL(t)
 	s.on(server)
 	s.run("", "migrate")
-	db := s.db()
 	fill := func(into, values string) {
 		t.Helper()
 		var rows []string
 		for i := range 3000 {
 			rows = append(rows, "("+strings.ReplaceAll(values, "#", fmt.Sprint(i))+")")
 		}
-		if _, err := db.ExecContext(t.Context(), "INSERT INTO "+into+" VALUES "+strings.Join(rows, ",")); err != nil {
-			t.Fatalf("%s: %v", into, err)
-		}
+		s.exec("INSERT INTO " + into + " VALUES " + strings.Join(rows, ","))
 	}
 	then := "UTC_TIMESTAMP(6) - INTERVAL # MINUTE"
 	fill("consumer_log (group_name, msg_tag, msg_key, msg_body, properties, body_hash, consumer_status, consumer_times, "+

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,32 +50,17 @@ func words(t *testing.T, command string) (all []string) {
 	return all
 }
 
-// curedReport is what reconcile says in JSON.
-type curedReport struct {
-	operator.Report
-	Findings []curedFinding `json:"findings"`
-}
-
-type curedFinding struct {
-	operator.Finding
-	Cure string
-}
-
-// Open counts the findings that are not mended.
-func (r curedReport) Open() (n int) {
-	for _, f := range r.Findings {
-		if !f.Mended {
-			n++
-		}
-	}
-	return n
-}
-
-// reconcileJSON runs the command and reads what it says.
-func (s *shell) reconcileJSON(args ...string) (r curedReport, code int) {
+// reconcileJSON runs the command and reads what it says, and what cures each finding.
+func (s *shell) reconcileJSON(args ...string) (r operator.Report, cures []string) {
 	s.t.Helper()
-	_, code = s.reads(&r, append([]string{"reconcile", "-o", "json"}, args...)...)
-	return r, code
+	var said json.RawMessage
+	_, _ = s.reads(&said, append([]string{"reconcile", "-o", "json"}, args...)...)
+	var cured struct{ Findings []struct{ Cure string } }
+	require.OK(s.t, json.Unmarshal(said, &r), json.Unmarshal(said, &cured))
+	for _, f := range cured.Findings {
+		cures = append(cures, f.Cure)
+	}
+	return r, cures
 }
 
 // Given a purged queue, a moved letter, and rows and reservations changed by hand, when reconcile looks, then it
@@ -98,7 +84,7 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 			}
 		},
 		"each is found as what it is, and what its command says is done": func() {
-			report, _ := s.reconcileJSON()
+			report, cures := s.reconcileJSON()
 			found := map[operator.FindingKind][]string{}
 			for _, f := range report.Findings {
 				found[f.Kind] = append(found[f.Kind], f.Key+f.Order)
@@ -114,8 +100,8 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 			}
 			// and when what it says is done, nothing is left
 			done := map[string]bool{}
-			for _, f := range report.Findings {
-				command := strings.Replace(f.Cure, "amount = …", "amount = 5", 1)
+			for _, cure := range cures {
+				command := strings.Replace(cure, "amount = …", "amount = 5", 1)
 				if args := words(t, command); !done[strings.Join(args, " ")] {
 					done[strings.Join(args, " ")] = true
 					s.paste(command)
@@ -171,17 +157,6 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 	}
 }
 
-// cancelledOrders is the SELECT that docs/outbox.md shows.
-func cancelledOrders(t *testing.T) string {
-	page := require.Get(os.ReadFile("../../docs/outbox.md"))(t)
-	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/reconcile_test.go -->\n```sql\n")
-	text, _, ends := strings.Cut(rest, "```")
-	if !ok || !ends {
-		t.Fatal("docs/outbox.md shows no SELECT of this test")
-	}
-	return text
-}
-
 // selects writes the file and says what names it.
 func (s *shell) selects(text string) (path string) {
 	s.t.Helper()
@@ -196,7 +171,7 @@ func (s *shell) selects(text string) (path string) {
 // is put into the outbox once nothing speaks against it, and comes, once.
 func TestWhatShouldHaveComeIsFoundAndSentOnce(t *testing.T) {
 	s := migrated(t, "ROLLBACKD_OUTBOX=on")
-	s.vars = append(s.vars, "$SELECT", s.selects(cancelledOrders(t)))
+	s.vars = append(s.vars, "$SELECT", s.selects(blocksOf(t, "docs/outbox.md", "sql", "reconcile_test.go")[0]))
 	locked := require.Get(s.db().BeginTx(t.Context(), nil))(t)
 	s.play("expected", map[string]func(){
 		"a transaction has locked all rows": func() {

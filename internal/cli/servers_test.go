@@ -248,12 +248,7 @@ func (s *shell) reserve(order string, sku, quantity int) {
 func (s *shell) eventually(want int, query string) {
 	s.t.Helper()
 	n := 0
-	if !poll.Within(time.Minute, func() bool {
-		if err := s.db().QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
-			s.t.Fatalf("%s: %v", query, err)
-		}
-		return n == want
-	}) {
+	if !poll.Within(time.Minute, func() bool { n = stack.Number(s.t, s.db(), query); return n == want }) {
 		s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
 	}
 }
