@@ -25,7 +25,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/fold"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
-	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -147,14 +146,6 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	}
 }
 
-func TestWarningsOfTheConfigurationGoToStderr(t *testing.T) {
-	_, stderr, code := runCLI(t, append(goodEnviron, "ROLLBACKD_LANE=3"), "", "config")
-	if want := "consumer: warning: ROLLBACKD_LANE is no setting and has no effect; the nearest one is " +
-		"ROLLBACKD_LANES\n"; code != exitDone || stderr != want {
-		t.Errorf("exit %d, stderr %q; want 0, %q", code, stderr, want)
-	}
-}
-
 func TestLogFollowsTheConfiguration(t *testing.T) {
 	for _, tc := range []struct {
 		format string
@@ -194,6 +185,10 @@ func TestTheLastErrorOfRunFollowsTheLogFormat(t *testing.T) {
 			if code != c.code || !strings.Contains(last, c.says) {
 				t.Errorf("%s, %s: exit %d, last line %s; want %d and %q", name, format, code, last, c.code, c.says)
 			}
+			if format == "text" {
+				assert.Is(t, lines[0], "consumer: warning: ROLLBACKD_LANE is no setting and has no effect; the nearest one is "+
+					"ROLLBACKD_LANES", "first")
+			}
 			for _, line := range lines {
 				if json.Valid([]byte(line)) == (format == "text") {
 					t.Errorf("%s, %s: it says %s", name, format, line)
@@ -217,33 +212,6 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 	}
 	if stdout, _, code := runCLI(t, nil, "", "completion", "bash"); code != exitDone || len(stdout) < 1000 {
 		t.Errorf("completion bash: exit %d, %q", code, stdout)
-	}
-}
-
-// Given a daemon as it runs in a container, when it runs and when it is gone, then probe says so by its exit
-// code, and needs no setting but the address: a file of a secret that is being replaced makes nobody dead.
-func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
-	s := migrated(t)
-	addr := stack.FreeAddr(t)
-	s.set("HTTP_ADDR=" + addr)
-	stop := s.daemon()
-	gone := filepath.Join(t.TempDir(), "gone")
-	environ := []string{"ROLLBACKD_HTTP_ADDR=" + addr, "ROLLBACKD_MYSQL_DSN_FILE=" + gone}
-	// The broker knows its consumer a moment before the daemon says that it is ready.
-	poll.Until(t, "probe --ready says so, in silence", func() bool {
-		_, errOut, code := runCLI(t, environ, "", "probe", "--ready")
-		assert.Is(t, code == exitDone || code == exitFailed, true, "exit %d", code)
-		return code == exitDone && errOut == ""
-	})
-	if out, errOut, code := runCLI(t, environ, "", "probe"); code != exitDone || out+errOut != "" {
-		t.Errorf("probe: exit %d, %q; want 0 in silence", code, out+errOut)
-	}
-	stop()
-	for _, args := range [][]string{{"probe"}, {"probe", "--ready"}} {
-		_, errOut, code := runCLI(t, environ, "", args...)
-		if code != exitFailed || !strings.Contains(errOut, "no daemon answers at ROLLBACKD_HTTP_ADDR "+addr) {
-			t.Errorf("%v without a daemon: exit %d, %q; want 1 and the address", args, code, errOut)
-		}
 	}
 }
 

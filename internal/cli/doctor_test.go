@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -124,32 +125,20 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 // that one, and fails no more than before.
 func TestDoctorNamesTheGroupsThatThereAre(t *testing.T) { played(t, "group") }
 
-func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
-	s := migrated(t)
-	a := s.account(newAdmin(t))
-	a.mayRabbitMQ(nil)
-	s.says("warn "+s.queue+" = unchecked\nfail right to publish\nfail right to read "+s.queue, a.environ...)
-}
-
 func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 	s := migrated(t)
-	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event",
-		"SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
-		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")
-	s.vars = append(s.vars, "$RESTRICTED", withParam(dsn, "clientFoundRows=true"), "$AWAY",
-		s.away(s.dsn, "").Through(s.dsn))
-	s.play("doctor-mysql", nil)
-}
-
-// Given a table that somebody has locked, then doctor does not advise to grant rights that are there.
-func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
-	s := migrated(t)
+	restricted := require.Get(mysql.ParseDSN(stack.Restricted(t, s.dsn, "SELECT ON consumer_log",
+		"SELECT, INSERT, DELETE ON consumer_log_event", "SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
+		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")))(t)
+	restricted.ClientFoundRows = true
 	other := require.Get(s.db().Conn(t.Context()))(t)
 	defer func() { _ = other.Close() }()
-	require.Get(other.ExecContext(t.Context(), "LOCK TABLES stock WRITE"))(t)
+	stack.Exec(t, other, "LOCK TABLES stock WRITE") // which is no missing right
 	s.says("exit 0\nwarn right = those on stock could not be tried\nno GRANT")
-	require.Get(other.ExecContext(t.Context(), "UNLOCK TABLES"))(t)
+	stack.Exec(t, other, "UNLOCK TABLES")
 	s.says("ok rights")
+	s.vars = append(s.vars, "$RESTRICTED", restricted.FormatDSN(), "$AWAY", s.away(s.dsn, "").Through(s.dsn))
+	s.play("doctor-mysql", nil)
 }
 
 // Given a transaction that idles with a row for which a daemon waits, then doctor names it and the statement that ends
@@ -179,39 +168,33 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 	<-done
 }
 
-func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
-	s := newShell(t)
-	s.on(stack.OwnMySQL(t))
-	s.play("doctor-mysql-server", nil)
-}
-
 // Given a server whose transactions are read-only by default, when it is migrated and asked, then it is written to all
 // the same, and doctor names the default. A binary log of statements it names before anything is tried: it refuses
 // every write.
-func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
+func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s := newShell(t)
 	s.on(stack.Own(t, stack.Options{
 		Only:      []stack.Kind{stack.KindMySQL},
 		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
 	}))
-	db := s.db()
-	if _, err := db.ExecContext(t.Context(), "SET GLOBAL tx_read_only = ON"); err != nil { // MariaDB's name
-		s.exec("SET GLOBAL transaction_read_only = ON")
+	readOnly := func(on string) {
+		for _, name := range []string{"tx_read_only", "transaction_read_only"} { // MariaDB's name, and MySQL's
+			_, _ = s.db().ExecContext(t.Context(), "SET GLOBAL "+name+" = "+on)
+		}
 	}
+	readOnly("ON")
 	s.says("fail binlog_format = error 1665\nnote transaction_read_only = read-write all the same")
 	s.exec("SET GLOBAL binlog_format = 'ROW'")
 	s.quietly("", "migrate")
 	s.says("ok schema\nno binlog_format")
-	for _, name := range []string{"tx_read_only", "transaction_read_only"} { // so that the database can be dropped
-		_, _ = db.ExecContext(t.Context(), "SET GLOBAL "+name+" = OFF")
-	}
+	readOnly("OFF")
+	s.play("doctor-mysql-server", nil)
 }
 
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	s := migrated(t)
 	server := stack.OwnRedis(t)
-	o := require.Get(redis.ParseURL(server.URL()))(t)
-	client := redis.NewClient(o)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = client.Close() }()
 	ctx := t.Context()
 	for _, command := range [][]any{
@@ -230,31 +213,42 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	}
 	s.says("note lock = off\nwarn ROLLBACKD_LOCK_ON_ERROR = no effect", "ROLLBACKD_REDIS_URL=off",
 		"ROLLBACKD_LOCK_ON_ERROR=pause")
+	s.says("warn reachable = cluster support disabled → leave cluster=true out",
+		"ROLLBACKD_REDIS_URL="+server.URL()+"?cluster=true")
+	node := stack.Own(t, stack.Options{
+		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
+	})
+	s.says("fail mode = a node of a cluster", "ROLLBACKD_REDIS_URL="+node.URL())
+	require.OK(t, client.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
+	s.says("fail mode = a replica\nfail lock = READONLY", "ROLLBACKD_REDIS_URL="+server.URL())
 	require.OK(t, server.Stop())
 	s.says("warn reachable = goes on without it", "ROLLBACKD_REDIS_URL="+server.URL())
 	s.says("fail reachable", "ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
-func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
-	s := migrated(t)
-	plain := stack.OwnRedis(t)
-	s.says("warn reachable = cluster support disabled → leave cluster=true out",
-		"ROLLBACKD_REDIS_URL="+plain.URL()+"?cluster=true")
-	client := redis.NewClient(&redis.Options{Addr: plain.Addr()})
-	defer func() { _ = client.Close() }()
-	require.OK(t, client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err())
-	s.says("fail mode = a replica\nfail lock = READONLY", "ROLLBACKD_REDIS_URL="+plain.URL())
-	node := stack.Own(t, stack.Options{
-		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
-	})
-	s.says("fail mode = a node of a cluster", "ROLLBACKD_REDIS_URL="+node.URL())
-}
-
+// An account that may do on the sentinels what the list of rights says suffices: nothing is refused.
 func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 	s := migrated(t)
 	set := stack.OwnSentinels(t)
+	var words []any
+	for _, word := range grants.SentinelACL("app", "s3cret") {
+		words = append(words, word)
+	}
+	admins := make([]*redis.Client, len(set.Sentinels))
+	for i, sentinel := range set.Sentinels {
+		admins[i] = redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
+		defer func() { _ = admins[i].Close() }()
+		require.OK(t, admins[i].Do(t.Context(), words...).Err())
+	}
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
-	s.says("ok master = "+set.Data[0].Addr()+", say 3 of 3\nok failover = 1\nok lock = taken and released", setting)
+	s.says("ok master = "+set.Data[0].Addr()+", say 3 of 3\nok failover = 1\nok lock = taken and released",
+		setting+"&sentinel_user=app&sentinel_password=s3cret")
+	for _, admin := range admins {
+		if refused, err := admin.Do(t.Context(), "acl", "log").Slice(); err != nil || len(refused) > 0 {
+			t.Errorf("a sentinel refused something: %v, %v", refused, err)
+		}
+	}
+	s.says("warn sentinel = WRONGPASS\nno wr0ng", setting+"&sentinel_user=app&sentinel_password=wr0ng")
 	s.says("warn sentinel "+set.Sentinels[0].Addr()+" = no master of that name",
 		strings.Replace(setting, "master=", "master=un", 1))
 	s.says("fail mode = a sentinel", "ROLLBACKD_REDIS_URL="+set.Sentinels[0].URL())
@@ -264,33 +258,6 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 			sentinel.Addr(), 2-i), setting)
 	}
 	s.until("warn failover = NOQUORUM", setting) // the last one knows that it is alone
-}
-
-// Given an account that may do on the sentinels what the list of rights says, then the lock works, doctor sees all, and
-// nothing was refused.
-func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
-	s := migrated(t)
-	set := stack.OwnSentinels(t)
-	var admins []*redis.Client
-	for _, sentinel := range set.Sentinels {
-		admin := redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
-		defer func() { _ = admin.Close() }()
-		var words []any
-		for _, word := range grants.SentinelACL("app", "s3cret") {
-			words = append(words, word)
-		}
-		require.OK(t, admin.Do(t.Context(), words...).Err())
-		admins = append(admins, admin)
-	}
-	s.says("ok master = say 3 of 3\nok failover = 1\nok lock = taken and released",
-		"ROLLBACKD_REDIS_URL="+set.URL()+"&sentinel_user=app&sentinel_password=s3cret")
-	for _, admin := range admins {
-		if refused, err := admin.Do(t.Context(), "acl", "log").Slice(); err != nil || len(refused) > 0 {
-			t.Errorf("a sentinel refused something: %v, %v", refused, err)
-		}
-	}
-	s.says("warn sentinel = WRONGPASS\nno wr0ng",
-		"ROLLBACKD_REDIS_URL="+set.URL()+"&sentinel_user=app&sentinel_password=wr0ng")
 }
 
 func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
@@ -331,23 +298,25 @@ func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) { played(t, "settings") }
 
-func withParam(dsn, param string) string {
-	if strings.Contains(dsn, "?") {
-		return dsn + "&" + param
-	}
-	return dsn + "?" + param
-}
-
 // Given a daemon whose queues end its connections, by a message that a filter on the way does not let through, then
-// doctor names each queue and what to do, in the daemon's words; and once the way is free, that all is well.
+// doctor names each queue and what to do, in the daemon's words, so too a dead-letter queue that a policy makes refuse
+// letters, which AMQP does not show; and once the way is free, that all is well. A probe, which needs no setting but the
+// address, says by its exit code whether the daemon lives and is ready.
 func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	s := newShell(t)
 	direct, addr := s.broker.URL, stack.FreeAddr(t)
 	backstop := rabbit.BackstopQueue(s.queue)
 	s.run("", "migrate")
 	s.set("HTTP_ADDR=" + addr)
-	// given no daemon
+	// given no daemon, or somebody else
 	s.says("exit 0\nnote answer = no fault when none runs on this machine")
+	s.says("note answer = ROLLBACKD_HTTP_ADDR is off", "ROLLBACKD_HTTP_ADDR=off")
+	s.says("note answer = another port each time", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	other := stack.Proxy(t, stack.Addr(t, s.dsn)) // MySQL speaks first, and no HTTP
+	s.says("warn answer = not a daemon of rollbackd", "ROLLBACKD_HTTP_ADDR="+other.Addr)
+	probe := &shell{t: t, environ: []string{"ROLLBACKD_HTTP_ADDR=" + addr, "ROLLBACKD_MYSQL_DSN_FILE=gone"}}
+	probe.answers(exitFailed, "no daemon answers at ROLLBACKD_HTTP_ADDR "+addr, "", "probe")
+	probe.answers(exitFailed, "no daemon answers at ROLLBACKD_HTTP_ADDR "+addr, "", "probe", "--ready")
 	// given one that works
 	way := stack.Proxy(t, stack.Addr(t, direct))
 	s.set("AMQP_URL=" + way.Through(direct))
@@ -358,6 +327,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 		s.until("ok answer = :"+port+", group stock-rollback, queue "+s.queue+",…takes deliveries", past,
 			"ROLLBACKD_HTTP_ADDR="+form)
 	}
+	assert.Is(t, probe.answers(exitDone, "", "", "probe")+probe.answers(exitDone, "", "", "probe", "--ready"), "", "it says")
 	// when a message ends each connection on which it comes
 	const killer = `{"order_sn":"killer"}`
 	way.KillOn([]byte(killer))
@@ -373,6 +343,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	way.Cut()
 	s.until("fail waiting = rabbitmq: ", past)
 	s.until("note answer = takes no deliveries", past)
+	probe.answers(exitFailed, "it waits for rabbitmq", "", "probe", "--ready")
 	// and when the settings are those of another daemon, then this one's troubles are not taken for that one's
 	for _, setting := range []string{"ROLLBACKD_GROUP=other", "ROLLBACKD_QUEUE=" + s.queue + ".other"} {
 		s.until("warn answer = is not that of these settings", past, setting)
@@ -382,28 +353,12 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	way.Refuse(false)
 	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	s.until("ok answer = takes deliveries", past)
-}
-
-// Given a dead-letter queue that a policy makes refuse letters, which AMQP does not show, then doctor names it, because
-// the daemon has met it.
-func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
-	s := migrated(t, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
+	// when a policy makes the dead-letter queue refuse letters
 	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full-"+dead, dead, map[string]any{"max-length": 0, "overflow": "reject-publish"})
 	defer s.broker.Policy("full-"+dead, dead, nil)
-	s.broker.Publish("", dead, stack.Message{Body: []byte("somebody else's"), DeliveryMode: rabbit.Persistent})
-	s.daemon()
 	for range 3 { // the limit is soft
 		s.broker.Publish("", s.queue, stack.Message{Body: []byte("no JSON"), DeliveryMode: rabbit.Persistent})
 	}
-	s.until("warn degraded = " + dead + ": …rabbitmqctl list_policies")
-}
-
-// Given a setting by which nobody can be asked, or somebody else on the port, then doctor says that.
-func TestDoctorSaysWhyItAsksNoDaemon(t *testing.T) {
-	s := migrated(t)
-	other := stack.Proxy(t, stack.Addr(t, s.dsn)) // MySQL speaks first, and no HTTP
-	s.says("note answer = ROLLBACKD_HTTP_ADDR is off", "ROLLBACKD_HTTP_ADDR=off")
-	s.says("note answer = another port each time", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
-	s.says("warn answer = not a daemon of rollbackd", "ROLLBACKD_HTTP_ADDR="+other.Addr)
+	s.until("warn degraded = "+dead+": …rabbitmqctl list_policies", past)
 }

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -238,14 +239,8 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 	a := s.account(newAdmin(t)).may(rights.Daemon, rights.Relay)
 	s.exec("GRANT ALL ON `" + a.schema + "`.* TO " + a.mysqlName())
 	dir, kept := t.TempDir(), len(a.environ)-3 // the last ones say how the account logs in
-	var environ []string
-	for _, setting := range a.environ[:kept] {
-		if name, _, _ := strings.Cut(setting, "="); !slices.ContainsFunc(a.environ[kept:], func(login string) bool {
-			return strings.HasPrefix(login, name+"=")
-		}) {
-			environ = append(environ, setting)
-		}
-	}
+	logins := regexp.MustCompile(`^ROLLBACKD_(MYSQL_DSN|AMQP_URL|REDIS_URL)=`)
+	environ := slices.DeleteFunc(slices.Clone(a.environ), logins.MatchString)
 	for _, setting := range a.environ[kept:] {
 		name, _, _ := strings.Cut(setting, "=")
 		environ = append(environ, name+"_FILE="+filepath.Join(dir, name))
@@ -285,13 +280,14 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 	}
 }
 
-// Given an account with exactly the rights of the list, when any one of them is taken away, then doctor says so.
+// Given an account with exactly the rights of the list, when any one of them is taken away, then doctor says so; with a
+// lock in MySQL too.
 func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
 	s := newShell(t, "ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/",
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
 	s.run("", "migrate")
 	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.Pages, rights.CLI}
-	a := s.account(newAdmin(t)).may(roles...)
+	a, owner := s.account(newAdmin(t)).may(roles...), *s
 	s.environ = a.environ
 	complaints := func(area string) (found []doctor.Check) {
 		t.Helper()
@@ -336,27 +332,21 @@ func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
 		a.mayRabbitMQ(without(resources, i))
 		check("rabbitmq", string(r.Permission)+" on "+r.Name, strings.TrimSuffix(r.Name, "*"))
 	}
-}
-
-// Given an account with exactly the rights of the lock in MySQL, when one is taken away, then doctor says so; with all
-// it takes and releases a lock.
-func TestDoctorNoticesWhatTheLockInMySQLLacks(t *testing.T) {
-	s := newShell(t, "ROLLBACKD_LOCK=mysql")
+	a.mayRabbitMQ(nil)
+	s.says("warn " + s.queue + " = unchecked\nfail right to publish\nfail right to read " + s.queue)
+	a.may(roles...)
+	s.set("LOCK=mysql")
 	s.says("fail lock = `migrate` makes it")
-	s.run("", "migrate")
-	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Pages, rights.CLI}
-	a := s.account(newAdmin(t))
+	owner.set("LOCK=mysql")
+	owner.quietly("", "migrate")
 	a.names.Lock = true
 	a.may(roles...)
-	s.environ = a.environ
 	s.says("ok lock = taken and released")
-	all := rights.MySQL(a.names, roles...)
-	for i, r := range all {
-		if r.Table != lockers.MySQLTable {
-			continue
+	for i, r := range rights.MySQL(a.names, roles...) {
+		if r.Table == lockers.MySQLTable {
+			a.mayMySQL(without(rights.MySQL(a.names, roles...), i))
+			check("mysql", r.Privilege+" on "+r.Table, r.Privilege, r.Table)
 		}
-		a.mayMySQL(without(all, i))
-		s.says("fail right = " + r.Privilege + " on " + r.Table)
 	}
 }
 
@@ -404,9 +394,7 @@ func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 	defer root.Close()
 	load := func(name string) {
 		t.Helper()
-		if _, err := root.ExecContext(context.WithoutCancel(t.Context()), accountFile(t, name, daemonPassword)); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		stack.Exec(t, root, accountFile(t, name, daemonPassword))
 	}
 	environ := func(name, password string) []string {
 		server := *amqp
