@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,18 +51,6 @@ func (s *shell) recorded() (acts []operator.Act) {
 // Given a log without the table of acts, when letters are replayed and discarded, then that is done, and said once to
 // be missing from the record.
 func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) { played(t, "acts-missing") }
-
-// Given an export of dead letters, when it is replayed, then the act says from which file.
-func TestAReplayFromAFileIsOnRecord(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"a"}`)
-	file := filepath.Join(t.TempDir(), "letters")
-	s.run("", "dlq", "export", "-o", file)
-	s.run("", "dlq", "replay", "--from", file, "--no-wait")
-	acts := s.recorded()
-	if r, err := acts[0].Request(); err != nil || len(acts) != 1 || r.From != file || acts[0].Result.Replayed != 1 {
-		t.Errorf("%v: %+v", err, acts)
-	}
-}
 
 // Given an account that may do all that commands do but write the record of acts, when letters are replayed and
 // discarded, then that is done, and one line each says that the record lacks it and what to do.

@@ -39,6 +39,8 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 		},
 		"the other one is left": func() {
 			assert.Is(t, s.broker.Depth(s.queue+".dead"), 1, "letters in the queue")
+			of := require.Get(s.recorded()[0].Request())(t)
+			assert.Is(t, of.From, "-", "the last replay is on record with its file, which is")
 		},
 	})
 }
@@ -163,12 +165,7 @@ const exampleSQL = "../../deploy/examples/sql/order-state/"
 func sqlShell(t *testing.T) *shell {
 	t.Helper()
 	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+exampleSQL+"handler.sql", "ROLLBACKD_LOG_FORMAT=text")
-	tables := require.Get(os.ReadFile(exampleSQL + "tables.sql"))(t)
-	for statement := range strings.SplitSeq(string(tables), ";") {
-		if strings.TrimSpace(statement) != "" {
-			s.exec(statement)
-		}
-	}
+	stack.Script(t, s.db(), exampleSQL+"tables.sql")
 	return s
 }
 

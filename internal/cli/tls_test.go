@@ -64,12 +64,8 @@ func (e *encrypted) renew(name string) {
 
 // cut ends the connections to MySQL of an account, and all to RabbitMQ.
 func (s *shell) cut(user string) {
-	ctx := s.t.Context()
-	var ids string
-	require.OK(s.t, s.db().QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM "+stack.Processes+
-		" WHERE user = ?", user).Scan(&ids))
-	for id := range strings.SplitSeq(ids, ",") {
-		_, _ = s.db().ExecContext(ctx, "KILL "+id) // it may have ended by itself
+	for _, row := range stack.RowsOf(s.t, s.db(), "SELECT id AS id FROM "+stack.Processes+" WHERE user = '"+user+"'") {
+		_, _ = s.db().ExecContext(s.t.Context(), "KILL "+row["id"]) // it may have ended by itself
 	}
 	s.broker.CloseConnections()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
-func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
+func TestProgressIsABarOnATerminalAndALineNowAndThenElsewhere(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	var out bytes.Buffer
 	p := &progress{to: &out, name: "x", last: now, now: func() time.Time { return now }}
@@ -20,18 +20,15 @@ func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
 	p.End()
 	want := "x: 5 of 100 letters, 5 done, 3 wait for the daemon\nx: 10 of 100 letters, 10 done, 3 wait for the daemon\n"
 	assert.Is(t, out.String(), want, "out.String()")
-}
 
-func TestProgressIsABarOnATerminal(t *testing.T) {
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	var out bytes.Buffer
-	p := &progress{to: &out, name: "x", bar: true, last: now, now: func() time.Time { return now }}
+	out.Reset()
+	p.bar, p.last = true, now
 	p.Show(deadletter.Progress{Seen: 50, Found: 100, Done: 50, Waiting: 10, Failed: 2})
 	p.Show(deadletter.Progress{Seen: 51, Found: 100, Done: 51}) // too soon
 	now = now.Add(time.Second)
 	p.Show(deadletter.Progress{Seen: 100, Found: 100, Done: 100})
 	p.End()
-	want := "\r[###############...............] 50 of 100 letters, 50 done, 10 wait for the daemon, 2 failed again" +
+	want = "\r[###############...............] 50 of 100 letters, 50 done, 10 wait for the daemon, 2 failed again" +
 		"\r[##############################] 100 of 100 letters, 100 done                                      \n"
 	assert.Is(t, out.String(), want, "out.String()")
 	out.Reset()
