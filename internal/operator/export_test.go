@@ -23,4 +23,6 @@ func (d *Operator) PruneOutbox(ctx context.Context) error {
 }
 
 // LookOnce shows what the log has now.
-func (m *Maintenance) LookOnce(ctx context.Context) error { return m.figures.look(ctx, m.d.o.Records, m.Clocks) }
+func (m *Maintenance) LookOnce(ctx context.Context) error {
+	return m.figures.look(ctx, m.d.o.Records, m.Clocks)
+}

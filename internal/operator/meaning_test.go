@@ -82,17 +82,12 @@ func TestOfEachKindOfActItIsSaidInWordsWhatItIsOn(t *testing.T) {
 		kind         operator.Kind
 		detail, want string
 	}{
-		{operator.KindReplay, `{"kind":"replay","filter":{"tag":"t","keys":["a"]},"limit":1}`, `key="a" tag="t", at most 1`},
-		{operator.KindOutboxRetry, `{"filter":{"keys":["a","b"],"tag":"t"}}`, "--tag t --key a --key b"},
 		{operator.KindOutboxDrop, `{"kind":"outbox_drop","filter":{},"all":true,"force":true}`, "--all --force"},
 		{operator.KindOutboxDrop, "odd", "odd"},
 		{operator.KindExpected, `{"publish":true,"force":true,"why":"a lost backup"}`, "force, publish, why a lost backup"},
 		{operator.KindExpected, `{"publish":false}`, ""},
-		{operator.KindMend, `{"adopt":true}`, "adopt"},
 		{operator.KindEdit, `{"tag":"t","key":"k","sent":{"tag":"t","key":"k/edited-1"}}`,
 			"tag t, key k, sent as tag t, key k/edited-1"},
-		{operator.KindPrune, `{"older_than":"24h0m0s"}`, "older than 24h0m0s"},
-		{operator.KindPause, `{"seconds":3600,"until":"2026-11-27T04:00:00Z"}`, "seconds 3600, until 2026-11-27T04:00:00Z"},
 		{operator.KindReconcile, "null", ""},
 		{operator.KindReconcile, "", ""},
 	} {

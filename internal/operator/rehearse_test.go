@@ -20,17 +20,14 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// rehearsing is an option of a daemon that has a handler.
-func rehearsing(try operator.Rehearse) func(*operator.Options) {
-	return func(o *operator.Options) { o.Rehearse = try }
-}
-
 // untouched is one whose handler no letter may reach.
 func untouched(t *testing.T) func(*operator.Options) {
-	return rehearsing(func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
-		t.Error("a letter has reached the handler")
-		return deadletter.Rehearsed{}, nil
-	})
+	return func(o *operator.Options) {
+		o.Rehearse = func(context.Context, deadletter.Message) (deadletter.Rehearsed, error) {
+			t.Error("a letter has reached the handler")
+			return deadletter.Rehearsed{}, nil
+		}
+	}
 }
 
 func (w *world) rehearse(f deadletter.Filter) operator.Act {
@@ -50,7 +47,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	w.daemon()
-	w.daemon(rehearsing(func(_ context.Context, m deadletter.Message) (deadletter.Rehearsed, error) {
+	try := func(_ context.Context, m deadletter.Message) (deadletter.Rehearsed, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		key := m.Key
@@ -68,7 +65,8 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 			return deadletter.Rehearsed{Prospect: deadletter.WouldWait, Err: errors.New("too early")}, nil
 		}
 		return deadletter.Rehearsed{Prospect: deadletter.WouldApply, Changed: map[string]int64{"stock": 2, "seen": 0}}, nil
-	}))
+	}
+	w.daemon(func(o *operator.Options) { o.Rehearse = try })
 
 	a := w.ends(w.rehearse(all).ID)
 

@@ -46,8 +46,9 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 // effect once, and the counts are exact.
 func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	const n = 600
-	w := newWorld(t)
-	a := w.consumedRun(n, operator.Request{Rate: 60})
+	w := newWorld(t).dead("no", names("a", n)...)
+	w.consumes(nil)
+	a := w.start(operator.Request{Filter: all, Rate: 60})
 	replayed := func() int { return w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0") }
 	for range 2 {
 		// given a daemon that is killed in the middle of the run
@@ -72,15 +73,6 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	w.WantQueues(0, 0)
 }
 
-// consumedRun is a run of n letters, replays of which an engine applies.
-func (w *world) consumedRun(n int, r operator.Request) operator.Act {
-	w.T.Helper()
-	w.dead("no", names("a", n)...)
-	w.consumes(nil)
-	r.Filter = all
-	return w.start(r)
-}
-
 // Given rows that keep too little of their messages, and one that a process reopened and died before it published it,
 // then a run takes the former from the queue and publishes the latter, each once.
 func TestARunTakesFromTheQueueWhatItsRowLacksAndPublishesWhatWasReopened(t *testing.T) {
@@ -100,8 +92,9 @@ func TestARunTakesFromTheQueueWhatItsRowLacksAndPublishesWhatWasReopened(t *test
 }
 
 func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
-	w := newWorld(t)
-	a := w.consumedRun(400, operator.Request{Rate: 10})
+	w := newWorld(t).dead("no", names("a", 400)...)
+	w.consumes(nil)
+	a := w.start(operator.Request{Filter: all, Rate: 10})
 	// given a daemon that drains in the middle
 	stop := w.daemon()
 	w.until(a.ID, func(a operator.Act) bool { return a.Progress.Done >= 5 })
@@ -115,10 +108,8 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	assert.AtMost(t, time.Since(began), 13*time.Second, "the next one took it up after") // a lease is 15 s
 	w.until(a.ID, func(a operator.Act) bool { return a.Progress.Done >= 15 })
 	// when somebody stops it
-	began = time.Now()
 	require.Get(w.newDesk().Stop(t.Context(), bert, a.ID))(w.T)
 	w.ends(a.ID)
-	t.Logf("it had ended %v after it was asked to stop", time.Since(began).Round(10*time.Millisecond))
 	a = w.swept(a.ID)
 	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 ||
 		a.Result.Swept != a.Result.Replayed || a.Terms != 3 {
