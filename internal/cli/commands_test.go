@@ -76,23 +76,14 @@ func TestTheCommandsOfThePagesDoWhatTheySay(t *testing.T) {
 	s := newShell(t)
 	s.track(s.queue, 300*time.Millisecond, 400*time.Millisecond, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)
 	home, c := s.home()
-	redis, pages := "", stack.FreeAddr(t)
+	pages := stack.FreeAddr(t)
 	require.OK(t, os.Symlink(require.Get(filepath.Abs("../../deploy"))(t), filepath.Join(home, "deploy")))
-	var env []string
-	for _, setting := range s.environ {
-		name, value, _ := strings.Cut(setting, "=")
-		switch name {
-		case "ROLLBACKD_REDIS_URL":
-			redis = value
-		case "ROLLBACKD_QUEUE", "ROLLBACKD_EXCHANGE":
-			env = append(env, setting)
-		}
-	}
+	env := []string{"ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
+		"ROLLBACKD_HTTP_ADDR=" + pages}
 	here := strings.NewReplacer("make build && export PATH=$PWD/bin:$PATH", ":",
 		"amqp://rollbackd:rollbackd@127.0.0.1:5672/", s.broker.URL, "rollbackd:rollbackd@tcp(127.0.0.1:3306)/shop", s.dsn,
-		"redis://127.0.0.1:6379/0", redis, "127.0.0.1:8080", pages,
+		"redis://127.0.0.1:6379/0", stack.Redis(t), "127.0.0.1:8080", pages,
 		"mysql -h127.0.0.1 -urollbackd -prollbackd shop", "mysql "+c.DBName)
-	env = append(env, "ROLLBACKD_HTTP_ADDR="+pages)
 	types := func(script string) string {
 		t.Helper()
 		out, code := s.types(home, env, script)

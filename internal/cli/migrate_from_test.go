@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -54,24 +53,4 @@ func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 	s := migrated(t)
 	s.vars = append(s.vars, "$TABLE", classicTable)
 	s.play("old-consumer", nil)
-}
-
-// Given an account with exactly the rights of the list, a table is taken over; without the one on the old table, the
-// command says what is missing.
-func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
-	s := migrated(t)
-	s.exec(classicTable, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status) "+
-		"VALUES ('cancel_group', 'cancel', 'A-1', '{}', 0)")
-	a := s.account(newAdmin(t))
-	a.names.Classic = "trade_mq_consumer_log"
-	list := rights.MySQL(a.names, rights.TakeOver)
-	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
-	a.mayMySQL(without(list, len(list)-1))
-	as := &shell{t: t, environ: a.environ}
-	as.answers(exitFailed, "GRANT SELECT ON trade_mq_consumer_log", "", args...)
-	a.mayMySQL(list)
-	a.do("", args...)
-	s.exec("UPDATE trade_mq_consumer_log SET consumer_status = 1")
-	a.do("", args...)
-	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 }

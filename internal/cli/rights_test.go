@@ -224,6 +224,23 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	for _, complaint := range stop() {
 		t.Errorf("the daemon complains: %s", complaint)
 	}
+
+	// a classic table is taken over; without the right on it the command says what is missing
+	s.exec(classicTable, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status) "+
+		"VALUES ('cancel_group', 'cancel', 'C-1', '{}', 0)")
+	taker := account()
+	taker.names.Classic = "trade_mq_consumer_log"
+	list := rights.MySQL(taker.names, rights.TakeOver)
+	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
+	taker.mayMySQL(without(list, len(list)-1))
+	as := &shell{t: t, environ: taker.environ}
+	as.answers(exitFailed, "GRANT SELECT ON trade_mq_consumer_log", "", args...)
+	taker.mayMySQL(list)
+	taker.do("", args...)
+	s.exec("UPDATE trade_mq_consumer_log SET consumer_status = 1")
+	taker.do("", args...)
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'C-1' AND consumer_status = 1")
+
 	log := require.Get(admin.ACLLog(t.Context(), 1000).Result())(t)
 	for _, entry := range log {
 		if slices.Contains(accounts, entry.Username) {
