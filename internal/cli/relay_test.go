@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/outbox"
 )
 
-// put commits n messages in transactions of a hundred.
+// put commits n messages.
 func (s *shell) put(prefix string, n int, routingKey string) {
 	s.t.Helper()
 	messages := make([]outbox.Message, n)
@@ -27,11 +26,8 @@ func (s *shell) put(prefix string, n int, routingKey string) {
 		messages[i] = outbox.Message{Tag: "stock.rollback", Key: key, RoutingKey: routingKey,
 			Value: map[string]string{"order_sn": key}}
 	}
-	for some := range slices.Chunk(messages, 100) {
-		tx := require.Get(s.db().BeginTx(s.t.Context(), nil))(s.t)
-		require.OK(s.t, outbox.Put(s.t.Context(), tx, some...))
-		require.OK(s.t, tx.Commit())
-	}
+	tx := require.Get(s.db().BeginTx(s.t.Context(), nil))(s.t)
+	require.OK(s.t, outbox.Put(s.t.Context(), tx, messages...), tx.Commit())
 }
 
 // Given a schema of a producer's alone and nothing but the settings that a relay needs, then the relay says what is

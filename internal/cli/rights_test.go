@@ -369,14 +369,6 @@ func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
 
 func without[T any](list []T, i int) []T { return slices.Delete(slices.Clone(list), i, i+1) }
 
-// accountFile is a file of deploy/accounts with passwords in it.
-func accountFile(t *testing.T, name, password string) string {
-	t.Helper()
-	text := require.Get(os.ReadFile(filepath.Join("..", "..", "deploy", "accounts", name)))(t)
-	return strings.NewReplacer(grants.MigratePassword, "m1", grants.DaemonPassword, password, grants.AdminPassword, "a1").
-		Replace(string(text))
-}
-
 // Given three servers as they are installed, when an administrator loads the files of deploy/accounts as they are, but
 // for passwords, then one account migrates, the other runs the daemon, and doctor misses nothing.
 func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
@@ -389,13 +381,17 @@ func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 	// The test's own account has the name of the daemon's: it is made over, and keeps its password so that the test can
 	// still look at the queue.
 	daemonPassword, _ := amqp.User.Password()
+	passwords := strings.NewReplacer(grants.MigratePassword, "m1", grants.DaemonPassword, daemonPassword,
+		grants.AdminPassword, "a1")
+	file := func(name string) string {
+		return passwords.Replace(string(require.Get(os.ReadFile(filepath.Join("..", "..", "deploy", "accounts", name)))(t)))
+	}
 	// when: RabbitMQ
 	definitions := filepath.Join(t.TempDir(), "definitions.json")
-	text := accountFile(t, "rabbitmq-definitions.json", daemonPassword)
-	require.OK(t, os.WriteFile(definitions, []byte(text), 0o600))
+	require.OK(t, os.WriteFile(definitions, []byte(file("rabbitmq-definitions.json")), 0o600))
 	require.Get(rabbit.Ctl("import_definitions", definitions))(t)
 	// when: Redis
-	require.OK(t, os.WriteFile(acl, []byte(accountFile(t, "redis-users.acl", daemonPassword)), 0o600))
+	require.OK(t, os.WriteFile(acl, []byte(file("redis-users.acl")), 0o600))
 	client := redis.NewClient(&redis.Options{Addr: cache.Addr()})
 	defer client.Close()
 	require.OK(t, client.Do(t.Context(), "ACL", "LOAD").Err())
@@ -409,10 +405,6 @@ func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 	admin.MultiStatements = true
 	root := require.Get(sql.Open("mysql", admin.FormatDSN()))(t)
 	defer root.Close()
-	load := func(name string) {
-		t.Helper()
-		stack.Exec(t, root, accountFile(t, name, daemonPassword))
-	}
 	environ := func(name, password string) []string {
 		server := *amqp
 		server.User = url.UserPassword(name, password)
@@ -421,11 +413,11 @@ func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 		return []string{"ROLLBACKD_AMQP_URL=" + server.String(), "ROLLBACKD_MYSQL_DSN=" + dsn.FormatDSN(),
 			"ROLLBACKD_REDIS_URL=redis://rollbackd:" + daemonPassword + "@" + cache.Addr() + "/0", "ROLLBACKD_HTTP_ADDR=off"}
 	}
-	load("mysql-1-migrate.sql")
+	stack.Exec(t, root, file("mysql-1-migrate.sql"))
 	s := &shell{t: t, broker: rabbit.Broker(t), queue: "stock.rollback", environ: environ("rollbackd_migrate", "m1"),
 		pool: root}
 	s.quietly("", "migrate")
-	load("mysql-2-daemon.sql")
+	stack.Exec(t, root, file("mysql-2-daemon.sql"))
 	// then
 	s.environ = environ("rollbackd", daemonPassword)
 	stop := s.daemon()

@@ -24,7 +24,7 @@ func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
 	assert.Is(t, out.String(), want, "table")
 }
 
-func TestJSONNeverActsOnATerminal(t *testing.T) {
+func TestJSONNeverActsOnATerminalAndAnEmptyListIsOne(t *testing.T) {
 	value := map[string]string{
 		"k\u009bm": "\x1b[31m \x7f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \U000e0041 \xff \n",
 	}
@@ -38,12 +38,7 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 		back["k\u009bm"] != strings.ToValidUTF8(value["k\u009bm"], "\ufffd") {
 		t.Errorf("read again it is %q, %v", back, err)
 	}
-}
-
-func TestEmptyListIsAnEmptyJSONList(t *testing.T) {
-	var out bytes.Buffer
-	var none []Build
-	if err := WriteJSON(&out, none); err != nil || out.String() != "[]\n" {
-		t.Errorf("writeJSON = %q, %v; want an empty list", out.String(), err)
-	}
+	out.Reset()
+	require.OK(t, WriteJSON(&out, []Build(nil)))
+	assert.Is(t, out.String(), "[]\n", "an empty list")
 }
