@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,7 +75,7 @@ func FuzzIdentify(f *testing.F) {
 }
 
 func FuzzParseKeySources(f *testing.F) {
-	for _, list := range everyKeyFrom {
+	for _, list := range slices.Concat(everyKeyFrom, goodKeyFrom) {
 		f.Add(list)
 	}
 	f.Fuzz(func(t *testing.T, list string) {

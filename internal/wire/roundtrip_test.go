@@ -45,9 +45,11 @@ func newRoad(t *testing.T) *road {
 	}
 	r.b.Track(r.topo.Queues()...)
 	r.b.TrackExchanges(r.topo.Exchange)
-	c := r.dial(t)
+	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
+	c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
+	t.Cleanup(func() { _ = c.Close() })
 	r.conn, r.four = c, !strings.HasPrefix(c.ServerVersion(), "3.")
-	r.pub = rabbit.NewPublisher(r.config())
+	r.pub = rabbit.NewPublisher(cfg)
 	t.Cleanup(func() { _ = r.pub.Close(context.WithoutCancel(t.Context())) })
 	require.Get(rabbit.Declare(t.Context(), c, r.topo))(t)
 	// The same queue with a lower limit, so that the broker dead-letters what comes back once.
@@ -61,17 +63,6 @@ func newRoad(t *testing.T) *road {
 		r.subs[q] = require.Get(c.Consume(t.Context(), q, q, 10))(t)
 	}
 	return r
-}
-
-func (r *road) config() rabbit.Config {
-	return rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
-}
-
-func (r *road) dial(t *testing.T) *rabbit.Conn {
-	t.Helper()
-	c := require.Get(rabbit.Dial(t.Context(), r.config()))(t)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // take receives the next message of a queue, which must come.
@@ -268,10 +259,9 @@ func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
 	})
 	r.b.DeclareQueue(old, rabbit.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": retry})
 	r.b.Bind(old, "#", exchange)
-	c := r.dial(t)
 	// meet takes the next message of the old queue over a consumer of its own, so that the shop's can be first.
 	meet := func(t *rapid.T) (*rabbit.Subscription, rabbit.Delivery) {
-		r.subs[old] = require.Get(c.Consume(context.Background(), old, old, 1))(t)
+		r.subs[old] = require.Get(r.conn.Consume(context.Background(), old, old, 1))(t)
 		return r.subs[old], r.take(t, old)
 	}
 	rapid.Check(t, func(t *rapid.T) {
