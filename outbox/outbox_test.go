@@ -48,30 +48,8 @@ func (w *world) open(o mysqldb.Options) *gorm.DB {
 	return g
 }
 
-// tx does something in a transaction, committed when it returns nil.
-func (w *world) tx(do func(tx *sql.Tx) error) error {
-	tx, err := w.db.BeginTx(w.Context(), nil)
-	if err != nil {
-		return err
-	}
-	if err := do(tx); err != nil {
-		_ = tx.Rollback()
-		return err
-	}
-	return tx.Commit()
-}
-
 func (w *world) put(msgs ...outbox.Message) error {
-	return w.tx(func(tx *sql.Tx) error { return outbox.Put(w.Context(), tx, msgs...) })
-}
-
-func (w *world) cancel(tag, key string) (inTime bool) {
-	w.Helper()
-	require.OK(w, w.tx(func(tx *sql.Tx) (err error) {
-		inTime, err = outbox.Cancel(w.Context(), tx, tag, key)
-		return err
-	}))
-	return inTime
+	return mysqldb.InTx(w.Context(), w.db, func(tx *sql.Tx) error { return outbox.Put(w.Context(), tx, msgs...) })
 }
 
 func message(key, body string) outbox.Message {
@@ -169,16 +147,6 @@ func TestAPoolOrAConnectionIsRefused(t *testing.T) {
 	}
 }
 
-func TestCancelSaysWhetherItWasInTime(t *testing.T) {
-	w := newWorld(t)
-	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waits", Delay: time.Hour}, message("claimed", "")))
-	stack.Exec(t, w.db, "UPDATE rollbackd_outbox SET owner = 'somebody' WHERE msg_key = 'claimed'")
-	for key, want := range map[string]bool{"waits": true, "claimed": false, "absent": false} {
-		assert.Is(t, w.cancel("t", key), want, "cancel of %s was in time", key)
-	}
-	assert.Equal(t, w.rows(), []string{"t/claimed="}, "the outbox holds")
-}
-
 // Two that delete what is absent and then insert beside it deadlock under REPEATABLE READ, with a plain DELETE.
 func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 	w := newWorld(t)
@@ -198,6 +166,7 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 	for _, tx := range txs {
 		require.OK(w, tx.Commit())
 	}
+	assert.Equal(t, w.rows(), []string{"t/a=", "t/m11=", "t/m22=", "t/z="}, "the outbox holds")
 }
 
 // standing puts one row of each kind, as relays leave them, and returns the rows.
@@ -290,7 +259,12 @@ func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T
 	one := all[0]
 	assert.That(t, one.Owner == "x" && one.Tries == 0 && one.State == outbox.Due && one.Reason == "" &&
 		!one.NextAt.After(time.Now().Add(time.Minute)), "retried, the row is %+v", one)
-	assert.That(t, !w.cancel("t", "parked"), "what was sent, perhaps, can be cancelled in time after a retry")
+	require.OK(w, mysqldb.InTx(t.Context(), w.db, func(tx *sql.Tx) error {
+		inTime, err := outbox.Cancel(t.Context(), tx, "t", "parked")
+		assert.That(t, !inTime, "what was sent, perhaps, can be cancelled in time after a retry")
+		return err
+	}))
+	w.same("there is", w.keys(r, outbox.Filter{Tag: "t", Keys: []string{"parked"}}), []string{"t/parked"})
 }
 
 func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
@@ -187,14 +187,11 @@ func TestProducerAndRelayNeedTheRightsOfTheListAndNoOthers(t *testing.T) {
 	w := newWorld(t)
 	names := rights.Names{Outbox: true}
 	produce := func(db *sql.DB) error {
-		tx := require.Get(db.BeginTx(t.Context(), nil))(w)
-		defer func() { _ = tx.Rollback() }()
-		m := outbox.Message{Tag: "t", Key: "k", Value: 1}
-		_, cancelErr := outbox.Cancel(t.Context(), tx, "t", "k")
-		if err := errors.Join(cancelErr, outbox.Put(t.Context(), tx, m), outbox.Put(t.Context(), tx, m)); err != nil {
-			return err
-		}
-		return tx.Commit()
+		return mysqldb.InTx(t.Context(), db, func(tx *sql.Tx) error {
+			m := outbox.Message{Tag: "t", Key: "k", Value: 1}
+			_, err := outbox.Cancel(t.Context(), tx, "t", "k")
+			return errors.Join(err, outbox.Put(t.Context(), tx, m), outbox.Put(t.Context(), tx, m))
+		})
 	}
 	all := rights.MySQL(names, rights.Producer)
 	require.OK(w, produce(w.restricted(all)))
@@ -229,7 +226,7 @@ func TestParkedMessagesGoWithTheRetention(t *testing.T) {
 				"('t', 'old', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 31 DAY), " +
 				"('t', 'older', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 1 YEAR), " +
 				"('t', 'young', '', '9999-12-31', UTC_TIMESTAMP(6) - INTERVAL 29 DAY)")
-			var log told
+			var log program.Log
 			cfg := w.config()
 			cfg.Retention, cfg.Logger = 30*day, slog.New(slog.NewJSONHandler(&log, nil))
 			if ahead > 0 {
@@ -239,7 +236,7 @@ func TestParkedMessagesGoWithTheRetention(t *testing.T) {
 			}
 			w.relay(cfg)
 			poll.Until(t, "the old ones to be deleted, and a line about them", func() bool {
-				return w.count("msg_key <> 'young'") == 0 && len(log.times(slog.LevelWarn)) == 1
+				return w.count("msg_key <> 'young'") == 0 && len(times(&log, slog.LevelWarn)) == 1
 			})
 			assert.That(t, w.count("TRUE") == 1, "the young one is gone")
 		})
@@ -267,15 +264,7 @@ func (w *world) restricted(all []rights.TableRight) *sql.DB {
 
 // tryPut puts messages, in a transaction of their own.
 func (w *world) tryPut(msgs ...outbox.Message) error {
-	tx, err := w.db.BeginTx(w.Context(), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if err := outbox.Put(w.Context(), tx, msgs...); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return mysqldb.InTx(w.Context(), w.db, func(tx *sql.Tx) error { return outbox.Put(w.Context(), tx, msgs...) })
 }
 
 func message(key, body string) outbox.Message {
@@ -294,19 +283,14 @@ func (w *world) sent() map[string]int {
 
 // gate lets a client's bytes wait in a proxy from the first piece on with the last of these words, once the others were
 // said, until it is opened.
-type gate struct {
-	reached <-chan struct{}
-	opened  chan struct{}
-}
-
-func newGate(wire *stack.TCPProxy, words ...string) gate {
-	opened := make(chan struct{})
-	return gate{wire.HoldRequest(func(piece []byte) bool {
+func gate(wire *stack.TCPProxy, words ...string) (reached <-chan struct{}, opened chan struct{}) {
+	opened = make(chan struct{})
+	return wire.HoldRequest(func(piece []byte) bool {
 		if bytes.Contains(piece, []byte(words[0])) {
 			words = words[1:]
 		}
 		return len(words) == 0
-	}, opened), opened}
+	}, opened), opened
 }
 
 // Given a message that a relay has under way, when its key is put once more, then with the same body nothing is to be
@@ -316,13 +300,13 @@ func TestAKeyIsTakenWhileItsMessageIsUnderWay(t *testing.T) {
 	wire := stack.Proxy(t, stack.Addr(t, w.broker.URL))
 	cfg := w.config()
 	cfg.AMQPURLs = []string{wire.Through(w.broker.URL)}
-	under := newGate(wire, "the first body")
+	under, opened := gate(wire, "the first body")
 	w.put(message("k", "the first body"))
 	w.relay(cfg)
-	poll.Receive(t, "the message to be under way", under.reached)
+	poll.Receive(t, "the message to be under way", under)
 	again := w.tryPut(message("k", "the first body"))
 	other := w.tryPut(message("k", "another"))
-	close(under.opened)
+	close(opened)
 	assert.That(t, again == nil && errors.Is(other, outbox.ErrConflict), "the same body: %v; another one: %v", again,
 		other)
 	w.isEmpty()
@@ -341,10 +325,10 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 			wire := stack.Proxy(t, stack.Addr(t, w.dsn))
 			cfg := w.config()
 			cfg.DB = w.open(wire.Through(w.dsn))
-			deleted := newGate(wire, "DELETE o FROM", "COMMIT")
+			deleted, opened := gate(wire, "DELETE o FROM", "COMMIT")
 			w.put(message("k", "the first body"))
 			w.relay(cfg)
-			poll.Receive(t, "the row to be deleted", deleted.reached)
+			poll.Receive(t, "the row to be deleted", deleted)
 
 			tx := require.Get(w.db.BeginTx(t.Context(), nil))(w)
 			defer func() { _ = tx.Rollback() }() // after a commit it does nothing
@@ -356,7 +340,7 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 				return w.db.QueryRowContext(t.Context(), "SELECT waits FROM "+stack.Transactions+" WHERE conn = ?", conn).
 					Scan(&waits) == nil && waits
 			})
-			close(deleted.opened)
+			close(opened)
 			err := <-put
 			require.That(t, err == nil && waits, "put: %v, it had waited for the relay: %v", err, waits)
 			require.OK(w, tx.Commit())
@@ -368,26 +352,10 @@ func TestAKeyThatIsPutWhileItsRowIsDeletedIsANewMessage(t *testing.T) {
 	}
 }
 
-// told is what relays write to their log.
-type told struct {
-	mu    sync.Mutex
-	lines []string // guarded by mu
-}
-
-// Write takes a line.
-func (l *told) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, string(p))
-	return len(p), nil
-}
-
-// times is how often each message of a level was written.
-func (l *told) times(level slog.Level) map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// times is how often each message of a level was written to a log.
+func times(log *program.Log, level slog.Level) map[string]int {
 	all := map[string]int{}
-	for _, line := range l.lines {
+	for line := range strings.Lines(log.String()) {
 		var said struct{ Level, Msg string }
 		if json.Unmarshal([]byte(line), &said) == nil && said.Level == level.String() {
 			all[said.Msg]++
@@ -415,7 +383,7 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := stack.OwnMySQL(t)
 			w := newWorldIn(t, stack.AMQP(t), server.Database(t))
-			var log told
+			var log program.Log
 			cfg := w.config()
 			cfg.Lease = 6 * time.Second
 			cfg.DB = w.restricted(rights.MySQL(rights.Names{Outbox: true}, rights.Relay)) // which a read-only server refuses
@@ -436,10 +404,10 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 			w.misses(r, "")
 			require.OK(w, stop())
 			assert.Is(t, len(w.sent()), batches*each+1000, "messages came")
-			said := log.times(slog.LevelError)
-			for what, times := range said {
-				if times != 1 && !strings.HasPrefix(what, "RabbitMQ") { // which a busy machine makes wait for a confirm
-					t.Errorf("the log says %d times: %s", times, what)
+			said := times(&log, slog.LevelError)
+			for what, n := range said {
+				if n != 1 && !strings.HasPrefix(what, "RabbitMQ") { // which a busy machine makes wait for a confirm
+					t.Errorf("the log says %d times: %s", n, what)
 				}
 			}
 			assert.That(t, len(said) != 0, "the log says nothing of it")
