@@ -21,18 +21,9 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-func entries(n int) []Entry {
-	all := make([]Entry, n)
-	for i := range all {
-		all[i] = entryOf(key(fmt.Sprintf("order-%06d", i)))
-		all[i].Body, all[i].Properties = nil, nil
-	}
-	return all
-}
-
 func TestFastPathMeetingARowOfOurs(t *testing.T) {
 	w := newWorld(t)
-	all := entries(10)
+	all := entriesNamed("order-", 10)
 	assert.OK(t, w.insertSuccess(all[3]))
 
 	assert.Error(t, w.insertSuccess(all...), ErrExists, "insert again")
@@ -53,7 +44,7 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 
 func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 	w := newWorld(t)
-	all := entries(2)
+	all := entriesNamed("order-", 2)
 	assert.OK(t, w.inTx(func(tx *sql.Tx) error {
 		assert.OK(t, w.log.InsertSuccess(t.Context(), tx, all))
 		assert.OK(t, w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}))
@@ -90,7 +81,7 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 
 func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 	w := newWorld(t)
-	all := entries(1200)
+	all := entriesNamed("order-", 1200)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	r, first := &counting{}, all[0].Key
 	err := w.inTx(func(tx *sql.Tx) error { r.Execer = tx; return w.log.InsertSuccess(t.Context(), r, all) })
@@ -120,7 +111,7 @@ func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
 		return n
 	}
 	byMigration, ran := count("Com_stmt_prepare"), count("Com_stmt_execute")
-	all := entries(3*maxRows + 3*(leastRepeated-1))
+	all := entriesNamed("order-", 3*maxRows+3*(leastRepeated-1))
 	all[maxRows].Key, all[maxRows].MessageID = "'\\\"é", ""
 	for i := range 3 {
 		assert.OK(t, w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...))
@@ -278,15 +269,6 @@ func (w *world) besides(all []trial) *world {
 		}
 	}
 	return in
-}
-
-// sameErrors compares what came of a trial in memory and in the database.
-func (tr trial) sameErrors(t *testing.T, got, want error) {
-	t.Helper()
-	for _, one := range []error{ErrLost, ErrExists, ErrStale, ErrTransition} {
-		assert.That(t, errors.Is(got, one) == errors.Is(want, one) && (got == nil) == (want == nil),
-			"%s: %v in memory, %v in the database", tr.name, got, want)
-	}
 }
 
 // sameRows compares the rows that trials have left in memory and in the database.

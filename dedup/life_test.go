@@ -287,7 +287,7 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 // What the columns do not hold is cut, or refused before anything is written.
 func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	w := newWorld(t)
-	ctx, k, bad := t.Context(), key("k"), key("a\x00")
+	ctx, k, long := t.Context(), key("k"), strings.Repeat
 	claim := func(k Identity, owner string) error {
 		_, err := w.log.Claim(ctx, absent(k), entryOf(k), owner)
 		return err
@@ -298,23 +298,28 @@ func TestWhatDoesNotFitIsCutOrRefused(t *testing.T) {
 	}
 	dead := func(k Identity, reason Reason) error { return w.log.Dead(ctx, absent(k), entryOf(k), reason, "") }
 	for what, err := range map[string]error{
-		"no reason": dead(k, ""), "a long reason": dead(k, Reason(strings.Repeat("r", MaxReason+1))),
+		"no reason": dead(k, ""), "a long reason": dead(k, Reason(long("r", MaxReason+1))),
 		"a reason that is no text": dead(k, "\xff"), "condemned for nothing": condemn("", "o"),
 		"condemned by nobody": condemn("permanent", ""), "no owner": claim(k, ""),
-		"a long owner": claim(k, strings.Repeat("o", MaxOwner+1)),
+		"a long owner": claim(k, long("o", MaxOwner+1)),
 	} {
 		assert.That(t, err != nil && !errors.Is(err, ErrLost), "%s was taken: %v", what, err)
 	}
-	assert.Error(t, claim(bad, "o"), ErrIdentity, "claim")
-	assert.Error(t, w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity, "insert")
-	assert.Error(t, dead(bad, "malformed"), ErrIdentity, "dead")
+	for _, bad := range []Identity{
+		{long("g", MaxGroup+1), "t", "k"}, {"g", long("t", MaxTag+1), "k"}, {"", "t", "k"}, {"g", "", "k"}, key(""),
+		key(long("é", 128)), key("a\x00"), key("a\nb"), key("a\x7f"), key("a\u0085"), key("a\xff"), key("\xed\xa0\x80"),
+	} {
+		assert.Error(t, claim(bad, "o"), ErrIdentity, "claim %v", bad)
+		assert.Error(t, w.insertSuccess(entryOf(key("good")), entryOf(bad)), ErrIdentity, "insert %v", bad)
+		assert.Error(t, dead(bad, "malformed"), ErrIdentity, "dead %v", bad)
+	}
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows")
 
 	e := entryOf(k)
-	e.MessageID, e.Body = strings.Repeat("m", 300), bytes.Repeat([]byte("b"), MaxBody+1)
+	e.MessageID, e.Body = long("m", 300), bytes.Repeat([]byte("b"), MaxBody+1)
 	e.Properties = bytes.Repeat([]byte("p"), MaxProperties+1)
-	c := require.Get(w.log.Claim(ctx, absent(k), e, strings.Repeat("o", MaxOwner)))(t)
-	row := w.fail(c, strings.Repeat("é😀", 900)+"\xff")
+	c := require.Get(w.log.Claim(ctx, absent(k), e, long("o", MaxOwner)))(t)
+	row := w.fail(c, long("é😀", 900)+"\xff")
 	got := w.read(k)
 	if n := []rune(got.Remark); got.Remark != row.Remark || len(n) != MaxRemark || n[len(n)-1] != '…' {
 		t.Errorf("remark has %d characters and ends in %q", len(n), n[len(n)-1])

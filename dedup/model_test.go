@@ -29,7 +29,10 @@ func TestModel(t *testing.T) {
 	t.Run("", func(t *testing.T) { // each setting has a log of its own, so they run side by side
 		for i, w := range worlds {
 			labs[i] = newLab(t)
-			labs[i].run(t, w)
+			t.Run(w.name, func(t *testing.T) {
+				t.Parallel()
+				rapid.Check(t, func(rt *rapid.T) { labs[i].sequence(rt, w) })
+			})
 		}
 	})
 	l := newLab(t)
@@ -74,13 +77,6 @@ var worlds = []setting{
 	{"one message and its copies", 1, 3, 0},
 	{"one message, its copies and letters", 1, 2, 2},
 	{"two messages", 2, 2, 0},
-}
-
-func (l *lab) run(t *testing.T, w setting) {
-	t.Run(w.name, func(t *testing.T) {
-		t.Parallel()
-		rapid.Check(t, func(rt *rapid.T) { l.sequence(rt, w) })
-	})
 }
 
 // minSteps is how many random steps a sequence has at least; most have more.

@@ -108,8 +108,9 @@ func (w *worker) act(m *model) {
 		if m.confirmed(func() { w.id.retry = append(w.id.retry, message{letter: w.msg.letter}) }) {
 			w.at = atAck
 		}
-	case atAck:
-		w.release()
+	case atAck: // that of a lost session is void
+		w.hand = nil
+		w.forget()
 	default:
 		w.transition(m)
 	}
@@ -215,7 +216,7 @@ func (w *worker) transition(m *model) {
 		case atFail:
 			row, err = w.fail(m)
 		case atUnclaim:
-			err = w.unclaim(m)
+			err = w.own(m, m.log.UnclaimAll(ctx, w.claims()))
 		case atExhaust:
 			row, err = m.log.Exhaust(ctx, w.row)
 		case atCondemn:
@@ -308,12 +309,6 @@ func (id *identity) runs(replays int, owner string) {
 	id.ran[replays][owner] = true
 }
 
-// release acks what is in hand; the ack of a lost session is void.
-func (w *worker) release() {
-	w.hand = nil
-	w.forget()
-}
-
 func (w *worker) forget() { *w = worker{who: w.who, at: atIdle, hand: w.hand} }
 
 func (w *worker) crash(m *model) {
@@ -358,8 +353,8 @@ func (w *worker) begin(m *model) {
 		w.id.ending[w.claim.Owner] = true
 		err = w.succeed(m, tx)
 	}
-	if err == nil {
-		err = m.effect(tx, w.id)
+	if err == nil { // what the handler writes
+		_, err = tx.ExecContext(m.t.Context(), "INSERT INTO model_effect (name) VALUES (?)", []byte(w.id.Key))
 	}
 	switch {
 	case err == nil:
@@ -525,10 +520,6 @@ func (w *worker) fail(m *model) (Row, error) {
 	}
 	rows, errs := m.log.FailAll(m.t.Context(), all)
 	return rows[0], w.own(m, errs)
-}
-
-func (w *worker) unclaim(m *model) error {
-	return w.own(m, m.log.UnclaimAll(m.t.Context(), w.claims()))
 }
 
 // succeed marks the claim's effect as applied, in tx.

@@ -176,12 +176,6 @@ func (m *model) confirmed(publish func()) bool {
 	return false
 }
 
-// effect is what the handler writes.
-func (m *model) effect(tx *sql.Tx, id *identity) error {
-	_, err := tx.ExecContext(m.t.Context(), "INSERT INTO model_effect (name) VALUES (?)", []byte(id.Key))
-	return err
-}
-
 // requeue gives a copy back: the broker delivers it again, or, over its delivery limit, makes a letter of it.
 func (m *model) requeue(id *identity, c message) {
 	if c.letter < 0 && m.maybe("delivery limit", 14) {

@@ -21,7 +21,7 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	w := newWorldOn(t, server.Database(t))
-	done := entries(3000)
+	done := entriesNamed("order-", 3000)
 	assert.OK(t, w.insertSuccess(done...))
 	w.tell("TRUE")
 	w.exec("ANALYZE TABLE consumer_log, consumer_log_event")

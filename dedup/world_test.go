@@ -13,6 +13,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -28,18 +29,12 @@ func (l *Log) Condemn(ctx context.Context, from Row, e Entry, reason Reason, cau
 }
 
 // known are rows that know their messages, as ClaimAll takes them; fresh are messages without a row.
-func known(rows []Row) (all []Claiming) {
-	for _, row := range rows {
-		all = append(all, Claiming{From: row})
-	}
-	return all
+func known(rows []Row) []Claiming {
+	return mapped(rows, func(row Row) Claiming { return Claiming{From: row} })
 }
 
-func fresh(entries []Entry) (all []Claiming) {
-	for i := range entries {
-		all = append(all, Claiming{absent(entries[i].Identity), &entries[i]})
-	}
-	return all
+func fresh(entries []Entry) []Claiming {
+	return mapped(entries, func(e Entry) Claiming { return Claiming{absent(e.Identity), &e} })
 }
 
 // Success is SuccessAll of one.
@@ -78,8 +73,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t testing.TB, dsn string) *world {
 	t.Helper()
-	db := open(t, dsn)
-	w := worldOf(t, dsn, db)
+	w := worldOf(t, dsn, OpenOptions{})
 	stack.Tables(t, dsn, "log", func() { w.migrate(MigrateOptions{}) })
 	return w
 }
@@ -89,26 +83,13 @@ func (w *world) migrate(o MigrateOptions) {
 	require.OK(w.t, Migrate(w.t.Context(), w.db, o))
 }
 
-func worldOf(t testing.TB, dsn string, db *gorm.DB) *world {
-	t.Helper()
-	return &world{t: t, dsn: dsn, db: db, pool: poolOf(t, db), log: require.Get(NewLog(db, testOptions))(t)}
-}
-
-func open(t testing.TB, dsn string) *gorm.DB {
-	t.Helper()
-	return openWith(t, dsn, OpenOptions{})
-}
-
-func openWith(t testing.TB, dsn string, o OpenOptions) *gorm.DB {
+// worldOf has a pool of its own, and makes no tables.
+func worldOf(t testing.TB, dsn string, o OpenOptions) *world {
 	t.Helper()
 	db := require.First(Open(t.Context(), dsn, o))(t)
-	t.Cleanup(func() { poolOf(t, db).Close() })
-	return db
-}
-
-func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
-	t.Helper()
-	return require.Get(db.DB())(t)
+	pool := require.Get(db.DB())(t)
+	t.Cleanup(func() { pool.Close() })
+	return &world{t: t, dsn: dsn, db: db, pool: pool, log: require.Get(NewLog(db, testOptions))(t)}
 }
 
 func (w *world) exec(text string, args ...any) {
@@ -176,12 +157,7 @@ func (w *world) inTx(f func(*sql.Tx) error) error {
 		}
 		return err
 	}
-	tx := require.Get(w.pool.BeginTx(w.t.Context(), nil))(w.t)
-	defer tx.Rollback() // after a commit it does nothing
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return mysqldb.InTx(w.t.Context(), w.pool, f)
 }
 
 func (w *world) insertSuccess(entries ...Entry) error {
