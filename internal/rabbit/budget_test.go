@@ -31,21 +31,14 @@ func budgeted(t *testing.T, b *stack.Broker, size int64, subscriptions int) *rab
 // publishSizes publishes messages with bodies of these sizes, the first byte of each its number.
 func publishSizes(t *testing.T, p *rabbit.Publisher, queue, prefix string, sizes ...int) {
 	t.Helper()
-	batch := make([]rabbit.Publishing, 0, len(sizes))
-	flush := func() {
-		require.OK(t, p.Publish(within(t), batch)...)
-		batch = batch[:0]
-	}
+	var batch []rabbit.Publishing
 	for i, size := range sizes {
 		batch = append(batch, rabbit.Publishing{Key: queue, Message: rabbit.Message{
 			MessageID: fmt.Sprintf("%s-%d", prefix, i), Body: bytes.Repeat([]byte{byte(i)}, size),
 			DeliveryMode: rabbit.Persistent,
 		}})
-		if len(batch) == 100 || size > 1<<20 {
-			flush()
-		}
 	}
-	flush()
+	require.OK(t, p.Publish(within(t), batch)...)
 }
 
 func times(n, size int) []int { return slices.Repeat([]int{size}, n) }
@@ -53,41 +46,10 @@ func times(n, size int) []int { return slices.Repeat([]int{size}, n) }
 // fillTime is how long a collection waits for a window to fill: it grows only while all of it is in hand.
 const fillTime = 50 * time.Millisecond
 
-// taken is what a subscription has handed out, by message.
-type taken map[string]int
-
 // timesCame is how often a message was delivered by now: RabbitMQ 4.3 counts what was given back beside what failed.
 func timesCame(d rabbit.Delivery) int {
 	given, _ := rabbit.Int(d.Headers["x-acquired-count"])
 	return 1 + max(d.Count, int(given))
-}
-
-// work collects and acks, batch by batch, until n different messages have come whole.
-func (m taken) work(t *testing.T, s *rabbit.Subscription, n, size int) {
-	t.Helper()
-	var buf []rabbit.Delivery
-	for len(m) < n {
-		buf = require.Get(s.Collect(within(t), 2000, fillTime, buf))(t)
-		for _, d := range buf {
-			require.Is(t, len(d.Body), size, "%s came with a body bytes", d.MessageID)
-			m[d.MessageID] = max(m[d.MessageID], timesCame(d))
-		}
-		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
-	}
-}
-
-// Given bodies of 256 KiB from the beginning, then none is ever shed: no consumer asked for more than there was room
-// for.
-func TestAWindowBeginsSmallAndStaysSoForLargeBodies(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	const share, n, size = 4 << 20, 60, 256 << 10
-	publishSizes(t, publisher(t, config(b.URL)), q, "large", times(n, size)...)
-	s := consume(t, budgeted(t, b, share, 1), q, 2000)
-	got := taken{}
-	got.work(t, s, n, size)
-	assert.Is(t, slices.Max(slices.Collect(maps.Values(got))), 1, "most deliveries of one message")
-	assert.AtMost(t, rabbit.Window(s), share/size, "a window, which is over the budget")
 }
 
 // Given a backlog of small messages, when the window grows to the prefetch, then none of them is delivered twice: a
@@ -98,14 +60,19 @@ func TestAWindowGrowsWithoutASecondDelivery(t *testing.T) {
 	const n, size, prefetch = 8000, 100, 1500
 	publishSizes(t, publisher(t, config(b.URL)), q, "small", times(n, size)...)
 	s := consume(t, budgeted(t, b, 16<<20, 1), q, prefetch)
-	got := taken{}
-	got.work(t, s, n, size)
-	assert.Is(t, slices.Max(slices.Collect(maps.Values(got))), 1, "most deliveries of one of %d messages", n)
+	came := map[string]int{}
+	var buf []rabbit.Delivery
+	for len(came) < n {
+		buf = require.Get(s.Collect(within(t), 2000, fillTime, buf))(t)
+		for _, d := range buf {
+			came[d.MessageID] = max(came[d.MessageID], timesCame(d))
+		}
+		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
+	}
+	assert.Is(t, slices.Max(slices.Collect(maps.Values(came))), 1, "most deliveries of one of %d messages", n)
 	assert.AtLeast(t, rabbit.Window(s), 500, "a window, at the end, of about the prefetch of %d", prefetch)
 }
 
-// Given small messages, then the window is as large as the prefetch within a few batches; and given large ones then,
-// while nothing is settled, what is in hand stays within the budget, and all of them come, twice delivered at most.
 // A window that fills while a batch is worked on grows before the batch is acked: when the next one is taken it is not
 // full any more, and a lane with a small window leaves its messages to another that they make slow.
 func TestAWindowThatFillsDuringABatchGrows(t *testing.T) {
@@ -177,15 +144,20 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 	assert.Is(t, fmt.Sprint(sizes), fmt.Sprint(map[int]int{100: 20, size: 3}), "bodies by size")
 }
 
-// crowded gives a subscription whose window small messages have made wide, and that holds large ones until there is no
-// room for more: what it holds, in order, and how many are back in the queue.
-func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, held []rabbit.Delivery) {
-	t.Helper()
-	b.DeclareQueue(q, quorum(nil))
+// Given a subscription whose window small messages have made wide, when it holds large ones until there is no room for
+// anything more, then Collect says so and does not wait, what there was no room for is given back, and its neighbour
+// begins anew with a narrow window; when something is settled, the rest comes; and when its connection ends while it
+// has no consumer, whoever rests until something is settled is told, and whoever collects or acks.
+func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
+	t.Parallel()
+	b, q := fresh(t)
 	const share, small, large, size = 4 << 20, 4000, 100, 256 << 10
 	p := publisher(t, config(b.URL))
 	publishSizes(t, p, q, "small", times(small, 100)...)
-	s = consume(t, budgeted(t, b, share, 1), q, 1500)
+	c, quiet := budgeted(t, b, share, 1), b.Name("quiet")
+	b.DeclareQueue(quiet, nil)
+	neighbour := require.Get(c.Consume(t.Context(), quiet, rabbit.ConsumerTag(2), 1500))(t)
+	s := consume(t, c, q, 1500)
 	poll.Until(t, "all small ones are settled, and the window is wide", func() bool {
 		ackSome(t, s)
 		return s.Acked() == small && rabbit.Window(s) >= 1000
@@ -193,6 +165,7 @@ func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, h
 	publishSizes(t, p, q, "large", times(large, size)...)
 	poll.Until(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
 	assert.AtMost(t, rabbit.Held(s), share, "bytes are in hand")
+	var held []rabbit.Delivery
 	for { // and settles nothing
 		got, err := s.Collect(within(t), 1000, time.Millisecond, nil)
 		held = append(held, got...)
@@ -211,16 +184,7 @@ func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, h
 	}
 	poll.Until(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
 	assert.Is(t, rabbit.Shed(s), 0, "deliveries are yet to be given back")
-	return s, held
-}
-
-// Given a subscription that has no room for anything more, all of it held, then Collect says so and does not wait; when
-// something is settled, the rest comes; and when its connection ends while it has no consumer, whoever rests until
-// something is settled is told.
-func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
-	t.Parallel()
-	b := stack.AMQP(t)
-	s, held := crowded(t, b, b.Name("mixed"))
+	assert.That(t, rabbit.Retired(neighbour), "the neighbour's wide window goes on")
 	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); !errors.Is(err, rabbit.ErrNoRoom) {
 		t.Errorf("asked again: %v, want ErrNoRoom", err)
 	}
@@ -228,6 +192,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	if !s.HasRoom() {
 		t.Error("nothing is in hand, and it says that it has no room")
 	}
+	var last uint64
 	for more := 0; ; more += len(held) {
 		var err error
 		held, err = s.Collect(within(t), 1000, time.Millisecond, held)
@@ -238,6 +203,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 		for _, d := range held {
 			// Each may have to be given back, and once more behind others: far from a delivery limit of 20.
 			assert.AtMost(t, timesCame(d), 4, "%s was delivered times", d.MessageID)
+			last = d.Tag
 		}
 	}
 	done := make(chan error, 1)
@@ -246,9 +212,11 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	if err := <-done; err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rest did not notice that the connection ended: %v", err)
 	}
-	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); err == nil || errors.Is(err, rabbit.ErrNoRoom) {
-		t.Errorf("Collect = %v, want the end", err)
-	}
+	_, err := s.Collect(within(t), 1000, time.Millisecond, nil)
+	assert.Has(t, fmt.Sprint(err), "closed by the test", "the end has the broker's reason")
+	<-c.Done()
+	assert.Has(t, fmt.Sprint(c.Err()), "closed by the test", "and the connection's")
+	assert.Error(t, s.Ack(last, false), rabbit.ErrClosed, "an ack that is late")
 }
 
 // It is not parallel: it measures the memory of the process.
@@ -279,10 +247,7 @@ func TestHeadersWeighWhatTheyTakeInMemory(t *testing.T) {
 			conn := budgeted(t, b, 1<<30, 1)
 			before := heap()
 			s := consume(t, conn, q, n)
-			var in []rabbit.Delivery
-			for len(in) < n {
-				in = append(in, collect(t, s, 1)...)
-			}
+			in := collect(t, s, n)
 			assert.AtMost(t, heap()-before, rabbit.Held(s)+2<<20, "bytes in memory")
 			runtime.KeepAlive(in)
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -38,9 +39,7 @@ func dialWith(t *testing.T, cfg rabbit.Config) *rabbit.Conn {
 
 func quorum(more rabbit.Table) rabbit.Table {
 	args := rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1000)}
-	for k, v := range more {
-		args[k] = v
-	}
+	maps.Copy(args, more)
 	return args
 }
 

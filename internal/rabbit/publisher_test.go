@@ -75,19 +75,10 @@ func TestOneRefusedMessageIsBlamedAlone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := publisher(t, config(b.URL))
-			batch := make([]rabbit.Publishing, 20)
-			for i := range batch {
-				batch[i] = to(q, "good")
-			}
+			batch := slices.Repeat([]rabbit.Publishing{to(q, "good")}, 20)
 			batch[7], batch[8] = tt.spoilt, tt.spoilt
-			for i, err := range p.Publish(t.Context(), batch) {
-				switch guilty := i == 7 || i == 8; {
-				case guilty && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text)):
-					t.Errorf("the refused message %d: %v, want %v", i, err, tt.want)
-				case !guilty && err != nil:
-					t.Errorf("message %d: %v", i, err)
-				}
-			}
+			verdicts(t, p, batch, map[int]error{7: tt.want, 8: tt.want})
+			assert.Has(t, p.Publish(t.Context(), batch[7:8])[0].Error(), tt.text, "the refusal")
 			publishN(t, p, q, 1)
 		})
 	}
@@ -136,24 +127,6 @@ func whatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T, s *stack.Ser
 		verdicts(t, p, []rabbit.Publishing{to(q, "small"), large}, nil)
 	}
 	assert.Is(t, b.Depth(q), 5*499+4, "messages arrived")
-}
-
-func TestPublisherDialsAnewAfterItsConnectionDied(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	p := publisher(t, config(b.URL))
-	for range 3 {
-		publishN(t, p, q, 10)
-		b.CloseConnections()
-		// The first Publish may meet the dying connection: then it must not claim success.
-		poll.Until(t, "published again", func() bool {
-			err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0]
-			if err != nil && !errors.Is(err, rabbit.ErrUnconfirmed) {
-				t.Errorf("Publish = %v", err)
-			}
-			return err == nil
-		})
-	}
 }
 
 func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {

@@ -130,19 +130,11 @@ func FuzzShedder(f *testing.F) {
 }
 
 // readAll reads to the end, so many bytes at a time.
-func readAll(t *testing.T, r io.Reader, step int) (all []byte) {
+func readAll(t *testing.T, r io.Reader, step int) []byte {
 	t.Helper()
-	buf := make([]byte, step)
-	for {
-		n, err := r.Read(buf)
-		all = append(all, buf[:n]...)
-		if err == io.EOF {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	var all bytes.Buffer
+	require.Get(io.CopyBuffer(struct{ io.Writer }{&all}, r, make([]byte, step)))(t) // the buffer would read as it likes
+	return all.Bytes()
 }
 
 // The ledger agrees with a plain set of tags, whatever is settled in whatever order.

@@ -214,23 +214,6 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	require.OK(t, s.Close())
 }
 
-func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	publishN(t, publisher(t, config(b.URL)), q, 3)
-	c := dial(t, b.URL)
-	s := consume(t, c, q, 3)
-	d := collect(t, s, 3)
-	b.CloseConnections()
-	_, err := s.Collect(within(t), 1, 0, nil)
-	assert.Has(t, fmt.Sprint(err), "closed by the test", "Collect says the broker's reason")
-	<-c.Done()
-	assert.Has(t, fmt.Sprint(c.Err()), "closed by the test", "Err says the broker's reason")
-	assert.Error(t, s.Ack(d[2].Tag, true), rabbit.ErrClosed, "late ack")
-	again := collect(t, consume(t, dial(t, b.URL), q, 3), 3)
-	assert.Is(t, again[0].Count, 1, "of three redelivered, the count of the first")
-}
-
 func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)

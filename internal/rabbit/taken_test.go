@@ -19,14 +19,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// takenMain is the topology of a main queue that somebody else has made, with these arguments.
-func takenMain(b *stack.Broker, args rabbit.Table) rabbit.TopologyConfig {
-	topo := topology(b)
-	topo.TakeMain = true
-	b.DeclareQueue(topo.Queue, args)
-	return topo
-}
-
 // Given a main queue that was there before with other arguments, when it is taken as it is, then nothing of it is
 // declared or compared, no exchange is made, and the queues beside it are.
 func TestAMainQueueIsTakenAsItIs(t *testing.T) {
@@ -70,7 +62,9 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 		"quorum, others":   {rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)}, false},
 	} {
 		b := stack.AMQP(t)
-		topo := takenMain(b, tt.args)
+		topo := topology(b)
+		topo.TakeMain = true
+		b.DeclareQueue(topo.Queue, tt.args)
 		declare(t, dial(t, b.URL), topo)
 		b.Publish("", topo.Queue, stack.Message{Body: []byte("b")})
 		for range 2 {

@@ -73,33 +73,26 @@ func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	c := dial(t, b.URL)
-	deadLetter := func(topo rabbit.TopologyConfig, more rabbit.Table) rabbit.Table {
-		args := rabbit.Table{
-			"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": topo.Queue + ".backstop",
-			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(200),
-		}
-		for k, v := range more {
-			args[k] = v
-		}
-		return args
-	}
-	for _, tt := range []struct{ queue, arg string }{
-		{".dead", "x-delivery-limit"}, {".backstop", "x-delivery-limit"}, {"", "x-delivery-limit"},
-		{"", "x-dead-letter-strategy"},
-		{"", "x-dead-letter-routing-key"}, {"", "x-overflow"},
+	for _, tt := range []struct {
+		queue, arg string
+		other      any
+	}{
+		{".dead", "x-delivery-limit", int64(20)}, {".backstop", "x-delivery-limit", int64(20)},
+		{"", "x-delivery-limit", int64(20)}, {"", "x-dead-letter-strategy", "at-most-once"},
+		{"", "x-dead-letter-routing-key", "elsewhere"}, {"", "x-overflow", "drop-head"},
 	} {
 		t.Run(tt.queue+tt.arg, func(t *testing.T) {
 			topo := topology(b)
 			topo.Queue += tt.queue + "." + tt.arg
 			b.Track(topo.Queues()...)
-			args := quorum(rabbit.Table{"x-delivery-limit": int64(20)})
+			args := quorum(nil)
 			if tt.queue == "" {
-				other := map[string]any{
-					"x-delivery-limit": int64(20), "x-dead-letter-strategy": "at-most-once", "x-dead-letter-routing-key": "elsewhere",
-					"x-overflow": "drop-head",
+				args = rabbit.Table{
+					"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": topo.Queue + ".backstop",
+					"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(200),
 				}
-				args = deadLetter(topo, rabbit.Table{tt.arg: other[tt.arg]})
 			}
+			args[tt.arg] = tt.other
 			b.DeclareQueue(topo.Queue+tt.queue, args)
 			_, err := rabbit.Declare(t.Context(), c, topo)
 			e, ok := errors.AsType[*rabbit.ArgumentError](err)

@@ -8,7 +8,6 @@ import (
 	"math"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,8 +71,9 @@ func FuzzWalker(f *testing.F) {
 		}
 		got, headers := read[0], l.take(1).headers
 		mark, marked := ReadUnreadable(headers)
+		id := string(property(payload, 1<<7, 1))
 		switch {
-		case alone == nil && !marked && addedBytes(tableIn(payload)) == 0:
+		case alone == nil && !marked && addedBytes(property(payload, flagHeaders, 4)) == 0:
 			t.Fatal("it is read now, nothing says that the client would not, and RabbitMQ has added nothing")
 		case alone != nil && marked && mark.Why != endsEarly && len(payload) < largestFrame-frameOverhead:
 			// the client alone reads some arrays that are cut off, which no message from RabbitMQ has
@@ -81,8 +81,8 @@ func FuzzWalker(f *testing.F) {
 		case alone != nil && !marked && (alone.MessageId != got.MessageId ||
 			fmt.Sprintf("%#v", alone.Headers) != fmt.Sprintf("%#v", headers)):
 			t.Fatalf("%+v became %+v, %#v", alone, got, headers)
-		case alone == nil && !mark.Lost && wholeMessageID(payload) != got.MessageId:
-			t.Fatalf("message_id %q became %q", wholeMessageID(payload), got.MessageId)
+		case alone == nil && !mark.Lost && id != got.MessageId:
+			t.Fatalf("message_id %q became %q", id, got.MessageId)
 		}
 	})
 }
@@ -173,27 +173,8 @@ func TestWhatTheBrokerAddsIsReadBesideWhatFillsAFrame(t *testing.T) {
 	}
 }
 
-// tableIn is the content of the headers of a payload that cannot be anything else; wholeMessageID the property behind
-// them.
-func tableIn(payload []byte) (table []byte) {
-	eachProperty(payload, func(flag uint16, value []byte) {
-		if flag == flagHeaders {
-			table = value[4:]
-		}
-	})
-	return table
-}
-
-func wholeMessageID(payload []byte) (id string) {
-	eachProperty(payload, func(flag uint16, value []byte) {
-		if flag == 1<<7 {
-			id = string(value[1:])
-		}
-	})
-	return id
-}
-
-func eachProperty(payload []byte, see func(flag uint16, value []byte)) {
+// property is one of a payload that has it and cannot be anything else, without its length of so many bytes.
+func property(payload []byte, want uint16, lengthBytes int) []byte {
 	flags, rest := binary.BigEndian.Uint16(payload[headerFixedBytes-2:]), payload[headerFixedBytes:]
 	for i, kind := range []byte(propertyKinds) {
 		flag := uint16(1) << (15 - i)
@@ -207,11 +188,14 @@ func eachProperty(payload []byte, see func(flag uint16, value []byte)) {
 			n = 1 + int(rest[0])
 		}
 		if n == 0 || n > len(rest) {
-			return
+			return nil
 		}
-		see(flag, rest[:n])
+		if flag == want {
+			return rest[lengthBytes:n]
+		}
 		rest = rest[n:]
 	}
+	return nil
 }
 
 func frame(typ byte, channel uint16, payload []byte) []byte {
@@ -220,17 +204,17 @@ func frame(typ byte, channel uint16, payload []byte) []byte {
 	return append(append(f, payload...), 0xCE)
 }
 
-func method(channel uint16, args string) []byte { return frame(1, channel, []byte(args)) }
-
 func delivery(tag byte) []byte {
-	return method(1, "\x00\x3c\x00\x3c\x01c\x00\x00\x00\x00\x00\x00\x00"+string(rune(tag))+"\x00\x00\x01q")
+	head := "\x00\x3c\x00\x3c\x01c\x00\x00\x00\x00\x00\x00\x00"
+	return frame(frameOfMethod, 1, []byte(head+string(rune(tag))+"\x00\x00\x01q"))
 }
 
 // deliver gives the bytes to a client, through a walker that watches its consumer if l is not nil, and returns the
 // messages that it reads, at most so many.
 func deliver(t *testing.T, messages []byte, most int, l *ledger) (read []amqp.Delivery) {
 	t.Helper()
-	b := &scriptedBroker{messages: messages, more: sync.NewCond(&sync.Mutex{})}
+	out, said := io.Pipe()
+	b := &scriptedBroker{out, said, messages}
 	var rwc io.ReadWriteCloser = b
 	if l != nil {
 		w := newWalker(b)
@@ -256,63 +240,35 @@ func deliver(t *testing.T, messages []byte, most int, l *ledger) (read []amqp.De
 	return read
 }
 
-// scriptedBroker answers what a client asks until it consumes; then come the messages, and the connection ends.
+// scriptedBroker answers what a client asks until it consumes; then come the messages.
 type scriptedBroker struct {
+	io.Reader
+	said     *io.PipeWriter
 	messages []byte
-	asked    bytes.Buffer
-
-	more *sync.Cond // guards what is below
-	said bytes.Buffer
-	over bool
 }
 
-var answers = map[string][]byte{
-	"\x00\x0a\x00\x0b": method(0, "\x00\x0a\x00\x1e\x00\x00\x00\x02\x00\x00\x00\x00"), // start-ok: tune, 131072 bytes
-	"\x00\x0a\x00\x28": method(0, "\x00\x0a\x00\x29\x00"),                             // open: open-ok
-	"\x00\x14\x00\x0a": method(1, "\x00\x14\x00\x0b\x00\x00\x00\x00"),                 // channel.open: open-ok
-	"\x00\x3c\x00\x14": method(1, "\x00\x3c\x00\x15\x01c"),                            // consume: consume-ok
+var answers = map[string]string{
+	"AMQP":             "\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US",
+	"\x00\x0a\x00\x0b": "\x00\x0a\x00\x1e\x00\x00\x00\x02\x00\x00\x00\x00", // start-ok: tune, 131072 bytes
+	"\x00\x0a\x00\x28": "\x00\x0a\x00\x29\x00",                             // open: open-ok
+	"\x00\x14\x00\x0a": "\x00\x14\x00\x0b\x00\x00\x00\x00",                 // channel.open: open-ok
+	"\x00\x3c\x00\x14": "\x00\x3c\x00\x15\x01c",                            // consume: consume-ok
 }
 
+// Write takes the protocol's header or one frame, as the client writes them.
 func (b *scriptedBroker) Write(p []byte) (int, error) {
-	b.more.L.Lock()
-	defer b.more.L.Unlock()
-	b.asked.Write(p)
-	if bytes.HasPrefix(b.asked.Bytes(), []byte("AMQP")) && b.asked.Len() >= 8 {
-		b.asked.Next(8)
-		b.said.Write(method(0, "\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US"))
+	what, channel := string(p[:4]), uint16(0)
+	if what != "AMQP" {
+		what, channel = string(p[frameHeadBytes:frameHeadBytes+4]), binary.BigEndian.Uint16(p[1:])
 	}
-	for {
-		asked := b.asked.Bytes()
-		if len(asked) < frameOverhead || int64(len(asked)) < frameOverhead+payloadBytes(asked) {
-			break
-		}
-		f := b.asked.Next(int(frameOverhead + payloadBytes(asked)))
-		if f[0] != 1 {
-			continue
-		}
-		what := string(f[frameHeadBytes : frameHeadBytes+4])
-		b.said.Write(answers[what])
+	if answer, ok := answers[what]; ok {
+		say := frame(frameOfMethod, channel, []byte(answer))
 		if what == "\x00\x3c\x00\x14" {
-			b.said.Write(b.messages)
+			say = append(say, b.messages...)
 		}
+		go b.said.Write(say) // the client, which waits for it, reads while it writes nothing
 	}
-	b.more.Broadcast()
 	return len(p), nil
 }
 
-func (b *scriptedBroker) Read(p []byte) (int, error) {
-	b.more.L.Lock()
-	defer b.more.L.Unlock()
-	for b.said.Len() == 0 && !b.over {
-		b.more.Wait()
-	}
-	return b.said.Read(p)
-}
-
-func (b *scriptedBroker) Close() error {
-	b.more.L.Lock()
-	defer b.more.L.Unlock()
-	b.over = true
-	b.more.Broadcast()
-	return nil
-}
+func (b *scriptedBroker) Close() error { return b.said.Close() }
