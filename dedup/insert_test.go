@@ -250,25 +250,19 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	}
 }
 
-// inMemory is a world without a database.
-func inMemory(t testing.TB, now func() time.Time) *world {
-	t.Helper()
-	log, memory, err := NewMemory(testOptions, now)
-	require.OK(t, err)
-	return &world{t: t, log: log, memory: memory}
-}
-
 // besides is a world in memory with the rows that the trials meet.
 func (w *world) besides(all []trial) *world {
-	in, now := inMemory(w.t, time.Now), time.Now().UTC()
+	log, memory, err := NewMemory(testOptions, time.Now)
+	require.OK(w.t, err)
+	now := time.Now().UTC()
 	for _, tr := range all {
 		if tr.real.Status != Absent {
-			in.memory.rows[tr.key] = Row{
+			memory.rows[tr.key] = Row{
 				Identity: tr.key, Version: tr.real, Body: []byte("body"), At: now.Add(-tr.age), CreatedAt: now,
 			}
 		}
 	}
-	return in
+	return &world{t: w.t, log: log, memory: memory}
 }
 
 // sameRows compares the rows that trials have left in memory and in the database.
@@ -281,40 +275,5 @@ func (w *world) sameRows(in *world, keys []Identity) {
 		diff := cmp.Diff(want[k], got[k], cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Minute), about,
 			cmpopts.IgnoreUnexported(Row{}))
 		assert.Is(w.t, diff, "", "%s (-database +memory)", k.Key)
-	}
-}
-
-// Given effects whose transaction is not committed, or which are taken back in it, then the log knows nothing of them.
-func TestTheMemoryForgetsWhatIsNotCommitted(t *testing.T) {
-	t.Parallel()
-	w := inMemory(t, time.Now)
-	log, memory := w.log, w.memory
-	a, b, c := key("a"), key("b"), key("c")
-	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a)}))
-	claim := w.claimAt(b)
-	assert.OK(t, log.Hold(t.Context(), nil, []Claim{claim}))
-	memory.Committed()
-	assert.OK(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(a), entryOf(c)}))
-	assert.OK(t, log.TakeBack(t.Context(), nil, []Identity{a}))
-	memory.Committed()
-	for k, want := range map[Identity]Status{a: Absent, b: Processing, c: Success} {
-		assert.Is(t, w.read(k).Status, want, "%s", k.Key)
-	}
-	assert.Error(t, log.InsertSuccess(t.Context(), nil, []Entry{entryOf(c)}), ErrExists, "insert again")
-}
-
-// Given a row in memory that waits as its handler has said, then it is claimed when that time is over, and no sooner.
-func TestTheMemoryKeepsWhenARowIsDue(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	w := inMemory(t, func() time.Time { return now })
-	k := key("waits")
-	require.Get(first(w.log.FailAll(t.Context(), []Failure{{w.claim(absent(k), "a"), "boom", 10 * time.Minute}})))(t)
-	for _, want := range []error{ErrLost, nil} {
-		now = now.Add(5 * time.Minute)
-		row := w.read(k)
-		assert.That(t, row.Due == (want == nil), "%+v, want it due: %v", row, want == nil)
-		_, err := w.log.Claim(t.Context(), row, entryOf(k), "b")
-		assert.Error(t, err, want, "claim")
 	}
 }

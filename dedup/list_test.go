@@ -362,8 +362,6 @@ func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	_, err := NewLog(db, good)
 	assert.That(t, err == nil, "good options: %v", err)
 	for name, spoil := range map[string]func(*LogOptions){
-		"table":       func(o *LogOptions) { o.Table = "a`b" },
-		"long table":  func(o *LogOptions) { o.Table = strings.Repeat("t", 42) },
 		"lease":       func(o *LogOptions) { o.Lease = 0 },
 		"no delays":   func(o *LogOptions) { o.Delays = nil },
 		"zero delay":  func(o *LogOptions) { o.Delays = []time.Duration{0} },

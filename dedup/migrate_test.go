@@ -17,7 +17,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -69,14 +68,6 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 	} {
 		assert.Is(t, w.number("SELECT COUNT(*) FROM "+query), want, "rows of %s", query)
 	}
-}
-
-func TestManyMigrateAtOnce(t *testing.T) {
-	t.Parallel()
-	dsn := stack.MySQL(t)
-	must.Side(6, func(int) { worldOf(t, dsn, OpenOptions{MaxOpen: 1}).migrate(withSeats()) })
-	w := worldOf(t, dsn, OpenOptions{})
-	assert.Is(t, w.number("SELECT COUNT(*) FROM rollbackd_meta"), 1, "ids")
 }
 
 // A migration by the former program, which let the server compute the lock's name, is waited for.

@@ -1,13 +1,11 @@
 package dedup
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -174,41 +172,6 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 	assert.OK(t, tx.Rollback())
 	assert.OK(t, <-done)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 0, "rows are left")
-}
-
-// Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never
-// a message.
-func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
-	w := newWorld(t)
-	rows := aged("t", 6000, Success, month+time.Hour)
-	w.put(rows...)
-	w.put(aged("t-00300 discarded", 60, Discarded, month+time.Hour)...)
-	w.tell("consumer_status = 4")
-	ctx, stop := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for worker := range 4 {
-		wg.Go(func() {
-			for i := worker; ctx.Err() == nil; i += 4 {
-				entries := []Entry{{Identity: rows[i*37%len(rows)].Identity}}
-				for j := range 50 { // new ones, each batch around an old one
-					entries = append(entries, Entry{
-						Identity: Identity{"g", "t", fmt.Sprintf("%s +%d %d", rows[(i*50+j)%len(rows)].Key, worker, i)},
-					})
-				}
-				err := w.insertSuccess(entries...)
-				if err != nil && !errors.Is(err, ErrExists) {
-					t.Errorf("a worker met %v", err)
-					return
-				}
-			}
-		})
-	}
-	cleaner := worldOf(t, w.dsn, OpenOptions{LockWait: time.Second})
-	require.Get(cleaner.log.Prune(t.Context(), monthOld))(t)
-	stop()
-	wg.Wait()
-	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 DAY")
-	assert.That(t, n == 0, "%d old rows are left", n)
 }
 
 // letterLimit is a hundred letters an hour, and a pause of half an hour.
