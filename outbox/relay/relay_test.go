@@ -167,17 +167,6 @@ func TestAQueueWhoseLimitIsLiftedTakesMessagesAgain(t *testing.T) {
 	assert.AtLeast(t, w.broker.Depth(w.queue), 10*n, "the queue holds messages, were put")
 }
 
-func TestAMessageWaitsForItsTime(t *testing.T) {
-	w := newWorld(t)
-	began := time.Now()
-	w.put(outbox.Message{Tag: "t", Key: "later", Delay: time.Hour},
-		outbox.Message{Tag: "t", Key: "soon", Delay: 2 * time.Second})
-	w.relay(w.config())
-	poll.Until(t, "the one that is due", func() bool { return w.count("TRUE") == 1 })
-	assert.AtLeast(t, time.Since(began), 1900*time.Millisecond, "it was sent after")
-	assert.Is(t, w.broker.Depth(w.queue), 1, "the queue holds messages")
-}
-
 func TestRowsThatOthersHaveLockedHoldUpNoLaterOnes(t *testing.T) {
 	w := newWorld(t)
 	locked := messages("locked", 500)
