@@ -64,45 +64,30 @@ func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
 	}
 }
 
-type textLine struct {
-	number int
-	text   string
-}
-
-// prose are the lines of a page that do not stand in fenced blocks, which hold code, or output as it was.
-func prose(page string) (lines []textLine) {
-	fenced := false
-	for i, text := range strings.Split(page, "\n") {
-		if strings.HasPrefix(strings.TrimSpace(text), "```") {
-			fenced = !fenced
-		} else if !fenced {
-			lines = append(lines, textLine{i + 1, text})
-		}
-	}
-	return lines
-}
-
-// A tab counts as one column.
+// Fenced blocks, which hold code, or output as it was, may have longer lines. A tab counts as one column.
 func TestLinesAreShort(t *testing.T) {
 	const most = 120
-	long := func(name string, l textLine) {
-		if n := utf8.RuneCountInString(l.text); n > most {
-			t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", name, l.number, n, most, strings.TrimSpace(l.text))
+	long := func(name string, i int, text string) {
+		if n := utf8.RuneCountInString(text); n > most {
+			t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", name, i+1, n, most, strings.TrimSpace(text))
 		}
 	}
 	for _, name := range files(t, ".go") {
 		for i, text := range strings.Split(read(t, name), "\n") {
-			long(name, textLine{i + 1, text})
+			long(name, i, text)
 		}
 	}
 	// What stands between these is made from something else.
 	begin, end := regexp.MustCompile(`^<!-- (settings|rights|figures|summary): `), regexp.MustCompile(`^<!-- end of `)
-	for _, page := range pages(t) {
-		generated := strings.HasPrefix(read(t, page), "<!-- written by make bench")
-		for _, l := range prose(read(t, page)) {
-			generated = (generated || begin.MatchString(l.text)) && !end.MatchString(l.text)
-			if !generated && !strings.HasPrefix(strings.TrimSpace(l.text), "|") && !strings.Contains(l.text, "://") {
-				long(page, l)
+	for _, name := range pages(t) {
+		page := read(t, name)
+		fenced, generated := false, strings.HasPrefix(page, "<!-- written by make bench")
+		for i, text := range strings.Split(page, "\n") {
+			line := strings.TrimSpace(text)
+			fenced = fenced != strings.HasPrefix(line, "```")
+			generated = (generated || begin.MatchString(text)) && !end.MatchString(text)
+			if !fenced && !generated && !strings.HasPrefix(line, "|") && !strings.Contains(text, "://") {
+				long(name, i, text)
 			}
 		}
 	}
