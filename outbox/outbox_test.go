@@ -34,18 +34,12 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	w := &world{T: t, dsn: stack.MySQL(t)}
-	w.g = w.open(mysqldb.Options{})
+	w.g = require.First(mysqldb.Open(t.Context(), w.dsn, mysqldb.Options{}))(w)
 	w.db = require.Get(w.g.DB())(w)
+	pool := w.db // a test may take another
+	t.Cleanup(func() { _ = pool.Close() })
 	stack.Tables(t, w.dsn, "outbox", func() { require.OK(w, outbox.Migrate(t.Context(), w.g)) })
 	return w
-}
-
-func (w *world) open(o mysqldb.Options) *gorm.DB {
-	w.Helper()
-	g := require.First(mysqldb.Open(w.Context(), w.dsn, o))(w)
-	pool := require.Get(g.DB())(w)
-	w.Cleanup(func() { _ = pool.Close() })
-	return g
 }
 
 func (w *world) put(msgs ...outbox.Message) error {

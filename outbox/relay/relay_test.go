@@ -33,11 +33,7 @@ type world struct {
 
 const routingKey = "stock.rollback"
 
-func newWorld(t *testing.T) *world { return newWorldOn(t, stack.AMQP(t)) }
-
-func newWorldOn(t *testing.T, broker *stack.Broker) *world {
-	return newWorldIn(t, broker, stack.MySQL(t))
-}
+func newWorld(t *testing.T) *world { return newWorldIn(t, stack.AMQP(t), stack.MySQL(t)) }
 
 func newWorldIn(t *testing.T, broker *stack.Broker, dsn string) *world {
 	t.Helper()

@@ -73,7 +73,7 @@ func (w *world) produce(prefix string) (inTime int) {
 // while its broker is frozen ends in time.
 func TestABrokerThatTakesNothingHoldsUpNoProducer(t *testing.T) {
 	rabbit := stack.OwnRabbit(t)
-	w := newWorldOn(t, rabbit.Broker(t))
+	w := newWorldIn(t, rabbit.Broker(t), stack.MySQL(t))
 	cfg := w.config()
 	cfg.Lease = 6 * time.Second
 	r, stop := w.start(cfg)
@@ -418,30 +418,22 @@ func TestTheProducersMySQLFailsOver(t *testing.T) {
 // Given a table that a newer release has changed in a way that this one can live with, then relay and Put work as
 // before; and one that this release cannot use is said with what to do.
 func TestATableOfAnotherReleaseIsUsedOrRefusedInWords(t *testing.T) {
-	const newer = "INSERT INTO rollbackd_schema (set_name, version, applied_at, oldest) VALUES " +
-		"('outbox', 2, UTC_TIMESTAMP(6), "
+	const (
+		newer = "INSERT INTO rollbackd_schema (set_name, version, applied_at, oldest) VALUES ('outbox', 2, UTC_TIMESTAMP(6), "
+		more  = "ALTER TABLE rollbackd_outbox ADD COLUMN more INT "
+
+		migrate = "rollbackd migrate --outbox"
+	)
 	for name, c := range map[string]struct {
 		change []string
 		words  []string // empty: it works
 	}{
-		"a column more, that may be NULL": {
-			[]string{"ALTER TABLE rollbackd_outbox ADD COLUMN more INT NULL FIRST", newer + "1)"}, nil,
-		},
-		"a column more, with a default": {
-			[]string{"ALTER TABLE rollbackd_outbox ADD COLUMN more INT NOT NULL DEFAULT 7 AFTER msg_key", newer + "1)"}, nil,
-		},
-		"a step that this release cannot live with": {
-			[]string{newer + "2)"}, []string{"install a newer rollbackd"},
-		},
-		"a step less": {
-			[]string{"DELETE FROM rollbackd_schema"}, []string{"rollbackd migrate --outbox", "0001_outbox.sql is not applied"},
-		},
-		"a column less": {
-			[]string{"ALTER TABLE rollbackd_outbox DROP COLUMN failed_at"}, []string{"rollbackd migrate --outbox", "failed_at"},
-		},
-		"no table": {
-			[]string{"DROP TABLE rollbackd_outbox"}, []string{"rollbackd migrate --outbox", "rollbackd_outbox"},
-		},
+		"a column more, that may be NULL":           {[]string{more + "NULL FIRST", newer + "1)"}, nil},
+		"a column more, with a default":             {[]string{more + "NOT NULL DEFAULT 7 AFTER msg_key", newer + "1)"}, nil},
+		"a step that this release cannot live with": {[]string{newer + "2)"}, []string{"install a newer rollbackd"}},
+		"a step less":   {[]string{"DELETE FROM rollbackd_schema"}, []string{migrate, "0001_outbox.sql is not applied"}},
+		"a column less": {[]string{"ALTER TABLE rollbackd_outbox DROP COLUMN failed_at"}, []string{migrate, "failed_at"}},
+		"no table":      {[]string{"DROP TABLE rollbackd_outbox"}, []string{migrate, "rollbackd_outbox"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
