@@ -34,12 +34,12 @@ func FuzzShedder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, share, step uint16, script, tail []byte) {
 		type piece struct {
 			bytes []byte
+			ch    int
 			tag   uint64 // of the delivery whose header this is
 			body  bool
 		}
 		var in []byte
-		var pieces [2][]piece
-		var order []int     // the channel of each frame
+		var pieces []piece
 		var owner [2]uint64 // the delivery that was announced last, if its consumer is weighed
 		ledgers := [2]*ledger{}
 		for ch := range ledgers {
@@ -50,7 +50,7 @@ func FuzzShedder(f *testing.F) {
 		sizes := map[uint64]uint64{}
 		for i, b := range script {
 			ch := int(b % 2)
-			p := piece{}
+			p := piece{ch: ch}
 			switch kind := int(b) / 2 % 8; kind {
 			case 0, 1, 2: // a delivery, for the watched consumer or for another
 				tag++
@@ -79,7 +79,7 @@ func FuzzShedder(f *testing.F) {
 				p.body = true
 			}
 			in = append(in, p.bytes...)
-			pieces[ch], order = append(pieces[ch], p), append(order, ch)
+			pieces = append(pieces, p)
 		}
 		w := newWalker(bytes.NewReader(append(bytes.Clone(in), tail...)))
 		w.agreed(largestFrame)
@@ -91,9 +91,8 @@ func FuzzShedder(f *testing.F) {
 		got := readAll(t, w, max(1, int(step)))
 		var want []byte
 		var pending [2]uint64 // bytes of a shed body still to come
-		for _, ch := range order {
-			p, left := pieces[ch][0], &pending[ch]
-			pieces[ch] = pieces[ch][1:]
+		for _, p := range pieces {
+			ch, left := p.ch, &pending[p.ch]
 			size := uint64(len(p.bytes) - frameOverhead)
 			switch {
 			case p.tag != 0 && ledgers[ch].take(p.tag).shed:
