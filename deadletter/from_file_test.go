@@ -78,19 +78,17 @@ func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 	w.dead(dedup.ReasonPermanent, "p")
 	w.inState("applied", dedup.Success)
 	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
-	if _, lines := w.export(); len(lines) != 251 {
-		t.Errorf("%d different lines, want 251", len(lines))
-	}
+	_, lines := w.export()
+	assert.That(t, len(lines) == 251, "%d different lines, want 251", len(lines))
 	assert.Is(t, len(require.Get(allLetters(t.Context(), w.letters()))(t)), 251, "letters on the pages of the list")
 	for want, f := range map[int]deadletter.Filter{
 		1: {Reasons: []dedup.Reason{"permanent"}}, 2: {Keys: []string{"k-00003", "k-00100", "nope"}}, 120: {Limit: 120},
 		251: {Tag: tag, Since: time.Now().Add(-time.Hour)}, 0: {Until: time.Now().Add(-time.Hour)},
 	} {
 		var out bytes.Buffer
-		if n, err := w.letters().Export(t.Context(), f, &out); err != nil || n != want ||
-			strings.Count(out.String(), "\n") != want {
-			t.Errorf("%+v: %d letters, %v; want %d", f, n, err, want)
-		}
+		n, err := w.letters().Export(t.Context(), f, &out)
+		assert.That(t, err == nil && n == want && strings.Count(out.String(), "\n") == want,
+			"%+v: %d letters, %v; want %d", f, n, err, want)
 	}
 }
 
@@ -113,10 +111,9 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	// and when it is replayed again
 	w.replayFrom(some.String(), plain, "stale 250")
 	w.wantEffects(250)
-	if e := w.events(identity("k-00007")); len(e) < 2 || e[1].By != "tester" ||
-		e[1].Error != `replayed all from "letters.ndjson"` {
-		t.Errorf("events = %+v; want by whom and from where", e)
-	}
+	e := w.events(identity("k-00007"))
+	assert.That(t, len(e) >= 2 && e[1].By == "tester" && e[1].Error == `replayed all from "letters.ndjson"`,
+		"events = %+v; want by whom and from where", e)
 }
 
 // mended exports all letters and gives them another body.
@@ -156,10 +153,9 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 				w.wantEffects(1)
 				w.WantQueues(0, 0)
 				row := w.Row("k")
-				if id := w.Identify(message("k", `{"mended":true}`)); row.Status != dedup.Success ||
-					!bytes.Equal(row.BodyHash, id.BodyHash[:]) {
-					t.Errorf("row %v with hash %x, want success with the mended body's", row.Status, row.BodyHash)
-				}
+				id := w.Identify(message("k", `{"mended":true}`))
+				assert.That(t, row.Status == dedup.Success && bytes.Equal(row.BodyHash, id.BodyHash[:]),
+					"row %v with hash %x, want success with the mended body's", row.Status, row.BodyHash)
 			})
 		}
 	}
@@ -210,9 +206,7 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 		whys[left.Why]++
 	}
 	want := map[deadletter.Why]int{deadletter.WhyBadLine: 3, deadletter.WhyOtherIdentity: 1, deadletter.WhyCut: 2}
-	if res.Replayed != 1 || !maps.Equal(whys, want) {
-		t.Errorf("replayed %d, left %v", res.Replayed, res.Left)
-	}
+	assert.That(t, res.Replayed == 1 && maps.Equal(whys, want), "replayed %d, left %v", res.Replayed, res.Left)
 	w.WantQueues(1, 3)
 	// and what a person vouches for: the one with whole body
 	assert.Is(t, w.replayFrom(file(t, lines["cut"], lines["headers"]), force).Replayed, 1, "forced")
@@ -283,9 +277,8 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 		w.WantQueues(0, 3-2*i)
 	}
 	for _, key := range []string{"a", "b", "no letter", "no body"} {
-		if row := w.Row(key); row.Status != dedup.Discarded || !strings.Contains(row.Remark, "it was done") {
-			t.Errorf("%s: %+v", key, row)
-		}
+		row := w.Row(key)
+		assert.That(t, row.Status == dedup.Discarded && strings.Contains(row.Remark, "it was done"), "%s: %+v", key, row)
 	}
 	w.wantRow(identity("not in the file"), dedup.Dead, 0)
 	w.wantRow(identity("done"), dedup.Success, 0)
@@ -304,8 +297,27 @@ func TestARowThatDoesNotKnowItsBodyTakesWhatIsSent(t *testing.T) {
 	w.replayFrom(file(t, ln), plain, "replayed 1")
 	id := w.Identify(message("k", `{"whole":1}`))
 	row := w.Row("k")
-	if row.Status != dedup.Failed || string(row.Body) != `{"whole":1}` || string(row.BodyHash) != string(id.BodyHash[:]) {
-		t.Errorf("row: %+v", row)
-	}
+	assert.That(t, row.Status == dedup.Failed && string(row.Body) == `{"whole":1}` &&
+		string(row.BodyHash) == string(id.BodyHash[:]), "row: %+v", row)
 	w.WantQueues(1, 0)
+}
+
+// The success that a conflict met may be forgotten by now: then the other body would find the key free.
+func TestAConflictFromAFileTakesNoEffectWithoutForce(t *testing.T) {
+	w := newWorld(t)
+	w.inState("k", dedup.Success)
+	d, conflict := w.conflict("k", `{"other":1}`)
+	w.filed(d, conflict, dedup.ReasonConflict)
+	text, _ := w.export()
+	w.Exec("DELETE FROM consumer_log WHERE consumer_status = 1") // its retention is over
+	w.replay(all, dry, "left 1, key_taken")
+	w.replay(deadletter.Rows{Rows: []dedup.Row{w.RowOf(conflict.Identity)}}, plain, "left 1, key_taken")
+	w.cured()
+	res := w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
+	n, _ := w.effects()
+	assert.Is(t, n, 0, "without force, as of %+v, effects", res)
+	res = w.replayFrom(text, deadletter.ReplayOptions{Force: true, Window: 10})
+	assert.Is(t, res.Replayed+res.Stale, 1, "with force: %+v", res)
+	w.wantEffects(1)
+	assert.Is(t, w.RowOf(conflict.Identity).Status, dedup.Discarded, "the row of the conflict")
 }

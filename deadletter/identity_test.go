@@ -21,50 +21,39 @@ func (w *world) filed(d rabbit.Delivery, id wire.Identified, reason dedup.Reason
 	w.MoveBack(time.Second)
 }
 
-func TestAConflictIsReplayedUnderItsOwnRow(t *testing.T) {
+// Given letters of other bodies under keys, of which one is applied, one is forgotten, and one was discarded as a
+// conflict, then the first is reopened as the conflict that it is, the second by force and under its own key, and the
+// third is stale.
+func TestAConflictIsReplayedAsWhatItIs(t *testing.T) {
 	w := newWorld(t)
-	// given a key that is applied with one body, and a letter of another body under it
-	w.inState("k", dedup.Success)
-	d, conflict := w.conflict("k", `{"other":1}`)
+	w.inState("applied", dedup.Success)
+	d, conflict := w.conflict("applied", `{"other":1}`)
 	w.filed(d, conflict, dedup.ReasonConflict)
-	// when it is chosen by the key that dlq list shows
-	res := w.replay(byKeys(conflict.Identity.Key), plain, "replayed 1")
-	// then the conflict's row is reopened, and the applied one is not touched
-	w.WantQueues(1, 0)
-	w.wantRow(conflict.Identity, dedup.Failed, 1)
-	w.wantRow(identity("k"), dedup.Success, 0)
+	d, forgotten := w.conflict("forgotten", `{"other":1}`)
+	w.filed(d, forgotten, dedup.ReasonConflict)
+	d, discarded := w.conflict("discarded", `{"other":1}`)
+	w.put(d, discarded, wire.CopyOptions{Reason: dedup.ReasonConflict})
+	w.Must(w.Records.Discard(t.Context(), absent(discarded.Identity), entry(discarded, d), "ann", "wrong"))
+	// when the first is chosen by the key that dlq list shows
+	res := w.replay(byKeys(conflict.Identity.Key), plain, "replayed 1, not selected 2")
 	assert.Is(t, res.ByReason["conflict"], 1, "by reason: %v", res.ByReason)
-}
-
-func TestAConflictWhoseOtherRowIsGoneWantsForce(t *testing.T) {
-	w := newWorld(t)
-	d, conflict := w.conflict("k", `{"other":1}`)
-	w.filed(d, conflict, dedup.ReasonConflict)
-	w.replay(all, plain, "left 1, key_taken")
-	w.WantQueues(0, 1)
-	w.replay(all, force)
-	w.WantQueues(1, 0)
-	w.wantRow(identity("k"), dedup.Failed, 1) // under its own key
-	w.wantReplacedBy(conflict.Identity, "k")
+	w.WantQueues(1, 2)
+	w.wantRow(conflict.Identity, dedup.Failed, 1)
+	w.wantRow(identity("applied"), dedup.Success, 0)
+	w.replay(byKeys(forgotten.Identity.Key), plain, "not selected 1, left 1, key_taken")
+	w.replay(all, force, "replayed 1, stale 1")
+	w.WantQueues(2, 0)
+	w.wantRow(identity("forgotten"), dedup.Failed, 1)
+	w.wantReplacedBy(forgotten.Identity, "forgotten")
 }
 
 // wantReplacedBy wants the row of a former identity ended in favour of another.
 func (w *world) wantReplacedBy(former dedup.Identity, name string) {
 	w.T.Helper()
 	row := w.RowOf(former)
-	if want := "replayed as " + identity(name).String(); row.Status != dedup.Discarded ||
-		!strings.Contains(row.Remark, want) {
-		w.T.Errorf("former row = %v, %q; want discarded, %q", row.Status, row.Remark, want)
-	}
-}
-
-func TestALetterOfADiscardedConflictIsStale(t *testing.T) {
-	w := newWorld(t)
-	d, conflict := w.conflict("k", `{"other":1}`)
-	w.put(d, conflict, wire.CopyOptions{Reason: dedup.ReasonConflict})
-	w.Must(w.Records.Discard(t.Context(), absent(conflict.Identity), entry(conflict, d), "ann", "wrong"))
-	w.replay(all, force, "stale 1")
-	w.WantQueues(0, 0)
+	want := "replayed as " + identity(name).String()
+	assert.That(w.T, row.Status == dedup.Discarded && strings.Contains(row.Remark, want),
+		"former row = %v, %q; want discarded, %q", row.Status, row.Remark, want)
 }
 
 // Given letters in whose place an edited message was sent, of an ordinary message, of a conflict whose other row is
@@ -92,14 +81,20 @@ func TestALetterThatWasEditedIsNeverReplayed(t *testing.T) {
 	}
 }
 
-func TestTwoBodiesUnderOneKeyAreTwoMessages(t *testing.T) {
+// Given letters of two bodies under one key, neither of which has a row yet, and one that nobody can identify, then
+// they are three messages.
+func TestEachLetterIsReplayedAsItsOwnMessage(t *testing.T) {
 	w := newWorld(t)
-	for _, body := range []string{`{"a":1}`, `{"a":2}`} { // neither has a row yet
+	unnamed := rabbit.Delivery{Message: rabbit.Message{Body: []byte("{}"), Type: "rollbackd.forged"}, RoutingKey: tag}
+	id := w.Identify(unnamed)
+	w.filed(unnamed, id, dedup.ReasonUnidentified)
+	for _, body := range []string{`{"a":1}`, `{"a":2}`} {
 		d := message("k", body)
 		w.put(d, w.Identify(d), wire.CopyOptions{})
 	}
-	w.replay(all, plain, "replayed 2")
-	w.WantQueues(2, 0)
+	w.replay(all, plain, "replayed 3")
+	w.WantQueues(3, 0)
+	w.wantRow(id.Identity, dedup.Failed, 1)
 	w.wantRow(identity("k"), dedup.Failed, 1)
 	_, second := w.conflict("k", `{"a":2}`)
 	w.wantRow(second.Identity, dedup.Failed, 1)
@@ -132,14 +127,4 @@ func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
 			w.wantReplacedBy(id.Identity, "k")
 		})
 	}
-}
-
-func TestAnUnidentifiedLetterIsReplayedAsWhatItIs(t *testing.T) {
-	w := newWorld(t)
-	d := rabbit.Delivery{Message: rabbit.Message{Body: []byte("{}"), Type: "rollbackd.forged"}, RoutingKey: tag}
-	id := w.Identify(d)
-	w.filed(d, id, dedup.ReasonUnidentified)
-	w.replay(all, plain)
-	w.WantQueues(1, 0)
-	w.wantRow(id.Identity, dedup.Failed, 1)
 }

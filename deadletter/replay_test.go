@@ -1,10 +1,13 @@
 package deadletter_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +20,12 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
+
+// bigEnv asks for the size that the issue names; without it the test is as large as fits into an ordinary run.
+const bigEnv = "ROLLBACKD_TEST_BIG"
 
 // outcome is what a run leaves behind: the row's status and replays, its tally, and messages in the queues.
 type outcome struct {
@@ -72,9 +79,8 @@ func TestALetterGoesTheWayOfItsRow(t *testing.T) {
 			w.wantTally(res, want.tally)
 			row := w.Row(key)
 			assert.Is(t, fmt.Sprint(row.Status, row.Replays, res.Found, res.Seen), want.row+" 1 1", "%s", key)
-			if want.main == 1 && (!row.Due || row.Attempts != 0) {
-				t.Errorf("%s is due %t after %d attempts, want due at once after 0", key, row.Due, row.Attempts)
-			}
+			assert.That(t, want.main != 1 || (row.Due && row.Attempts == 0),
+				"%s is due %t after %d attempts, want due at once after 0", key, row.Due, row.Attempts)
 			if want == gone {
 				assert.Is(t, row.Remark, "discarded by ann: order was a test (chosen: all)", "%s: remark", key)
 			}
@@ -99,10 +105,9 @@ func TestAReplayedMessageIsTheProducersOwnWithTheRowsReplays(t *testing.T) {
 		"x-tenant": "north", wire.HeaderPublishedAt: int64(1700000000000), wire.HeaderReplays: int64(1),
 		wire.HeaderExchange: "stock", wire.HeaderRoutingKey: tag,
 	}
-	if diff := cmp.Diff(want, got.Headers); diff != "" || string(got.Body) != `{"a":1}` || got.Type != tag ||
-		got.MessageId != "k" {
-		t.Errorf("body %s, type %q, id %q, headers -want +got:\n%s", got.Body, got.Type, got.MessageId, diff)
-	}
+	diff := cmp.Diff(want, got.Headers)
+	assert.That(t, diff == "" && string(got.Body) == `{"a":1}` && got.Type == tag && got.MessageId == "k",
+		"body %s, type %q, id %q, headers -want +got:\n%s", got.Body, got.Type, got.MessageId, diff)
 	if e := w.events(id.Identity); len(e) != 2 || e[1].By != "tester" || e[1].Error != "replayed all" {
 		t.Errorf("events = %+v; want the replay, by whom and of what", e)
 	}
@@ -142,9 +147,8 @@ func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
 	w.wantStatus(dedup.Failed, 1, n)
 	// and an empty queue is done at once
 	want := deadletter.Result{ByReason: map[dedup.Reason]int{}, Left: []deadletter.Left{}, NotFound: []string{}}
-	if diff := cmp.Diff(want, w.replay(all, plain), cmpopts.EquateEmpty()); diff != "" {
-		t.Error(diff)
-	}
+	diff := cmp.Diff(want, w.replay(all, plain), cmpopts.EquateEmpty())
+	assert.That(t, diff == "", "of an empty queue (-want +got):\n%s", diff)
 }
 
 func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
@@ -154,9 +158,8 @@ func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
 	res := w.replay(all, plain)
 	// A slow broker may hand a letter out after the first of its message is gone: its row says that this run reopened it,
 	// and it is a second copy of what the row stands for.
-	if res.Replayed+res.Duplicates != 4 || res.Duplicates == 0 {
-		t.Errorf("replayed %d, duplicates %d; want 2 and 2", res.Replayed, res.Duplicates)
-	}
+	assert.That(t, res.Replayed+res.Duplicates == 4 && res.Duplicates != 0, "replayed %d, duplicates %d; want 2 and 2",
+		res.Replayed, res.Duplicates)
 	w.WantQueues(res.Replayed, 0)
 }
 
@@ -229,9 +232,8 @@ func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 	w := newWorld(t).deadMany(dedup.ReasonExhausted, 600)
 	w.Broker.Delete(w.Queue)
 	res, err := w.tries(all, plain)
-	if !errors.Is(err, rabbit.ErrUnroutable) || res.Replayed != 0 || res.Seen > 500 {
-		t.Fatalf("Replay = %+v, %v; want it to end within one window of 500, unroutable", res, err)
-	}
+	require.That(t, errors.Is(err, rabbit.ErrUnroutable) && res.Replayed == 0 && res.Seen <= 500,
+		"Replay = %+v, %v; want it to end within one window of 500, unroutable", res, err)
 	for _, left := range res.Left {
 		assert.Is(t, left.Why, deadletter.WhyUnpublished, "left %v", left)
 	}
@@ -247,9 +249,8 @@ func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
 	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Progress: func(deadletter.Progress) {
 		cancel()
 	}})
-	if !errors.Is(err, context.Canceled) || res.Replayed == 0 || res.Replayed >= 1150 || len(res.Left) > 0 {
-		t.Fatalf("Replay = %+v, %v; want a finished part and the interruption", res, err)
-	}
+	require.That(t, errors.Is(err, context.Canceled) && res.Replayed != 0 && res.Replayed < 1150 && len(res.Left) == 0,
+		"Replay = %+v, %v; want a finished part and the interruption", res, err)
 	w.WantQueues(res.Replayed, 1150-res.Replayed)
 }
 
@@ -275,13 +276,6 @@ func TestLettersThatDieBehindAReplayTakeNobodysPlace(t *testing.T) {
 	w.wantStatus(dedup.Dead, 0, stay+behind)
 }
 
-func TestAMissingDeadLetterQueueIsNamed(t *testing.T) {
-	w := newWorld(t)
-	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
-	_, err := w.tries(all, plain)
-	assert.Has(t, fmt.Sprint(err), fmt.Sprintf("look at queue %q", rabbit.DeadQueue(w.Queue)), "Replay")
-}
-
 // Given a replay by what is in bodies that was killed when it had reopened a row and published nothing, when it is done
 // again, then the letter is replayed, from its row; a row that may have had its effect is left alone.
 func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
@@ -290,8 +284,161 @@ func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
 	w.WantQueues(0, 2)
 	w.Exec("UPDATE consumer_log SET reason = 'effect_unknown' WHERE msg_key = 'b'")
 	res := w.replay(deadletter.Filter{Body: "{}"}, plain)
-	if res.Replayed != 1 || !res.ByRows || w.Row("b").Replays != 0 {
-		t.Errorf("%+v; want the one that was reopened", res)
-	}
+	assert.That(t, res.Replayed == 1 && res.ByRows && w.Row("b").Replays == 0, "%+v; want the one that was reopened",
+		res)
 	w.WantQueues(1, 2)
+}
+
+// What counts is what was deleted, not what LOG_RETENTION says.
+func TestALetterIsTooOldForWhatWasPruned(t *testing.T) {
+	w := newWorld(t)
+	d := message("k", "{}")
+	failed := time.Now().Add(-72 * time.Hour)
+	w.put(d, w.Identify(d), wire.CopyOptions{Attempt: 3, FirstFailedAt: failed, DeadAt: failed.Add(time.Hour)})
+	w.inState("k", dedup.Success)
+	w.MoveBack(70 * time.Hour)
+	require.Is(t, w.replay(all, dry).Stale, 1, "before")
+	// log prune --older-than 24h
+	require.Get(w.Records.Prune(t.Context(), dedup.PruneOptions{Group: group, OlderThan: 24 * time.Hour}))(w.T)
+	assert.Is(t, w.replay(all, plain).Replayed, 0,
+		"a message that had its effect is published again under a new row, without force")
+}
+
+func TestAReplaySaysThatSomebodyElseReads(t *testing.T) {
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 5)
+	w.Hold(5)
+	assert.Is(t, w.replay(all, plain).Others, 1, "no error, and the result")
+}
+
+func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.most = 2
+	w.dead(dedup.ReasonExhausted, "often", "once")
+	w.Exec("UPDATE consumer_log SET replays = IF(msg_key = 'often', 2, 1)")
+	w.replay(all, dry, "replayed 1, parked 1, left 1, parked")
+	assert.Is(t, w.Row("often").Remark, "no", "a dry run wrote the remark")
+	w.replay(all, plain, "replayed 1, parked 1, left 1, parked")
+	w.replay(all, plain, "parked 1, left 1, parked")
+	w.WantQueues(1, 1)
+	w.wantRow(identity("often"), dedup.Dead, 2)
+	assert.Is(t, w.Row("often").Remark, "parked after 2 replays of at most 2: no", "remark")
+	e := w.events(identity("often"))
+	assert.That(t, len(e) == 2 && e[1].To == dedup.Dead && e[1].By == "tester" &&
+		strings.HasPrefix(e[1].Error, "parked"), "events = %+v; want one more, the parking", e)
+	page, _, err := w.letters().List(t.Context(), deadletter.Filter{}, "")
+	assert.That(t, err == nil && len(page) == 1 && page[0].Parked, "List = %+v, %v; want it parked", page, err)
+}
+
+func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
+	w := newWorld(t).dead(dedup.ReasonExhausted, "a", "b")
+	wants := func(f deadletter.Filter, missing ...string) {
+		t.Helper()
+		assert.Equal(t, w.replay(f, dry).NotFound, missing, "%+v: not found", f)
+	}
+	wants(byKeys("a", "b"))
+	wants(byKeys("nope", "nay"), "nay", "nope")
+	wants(byKeys("a", "nope"), "nope")
+	wants(deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, "a")
+}
+
+func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
+	n := 3000
+	if os.Getenv(bigEnv) != "" {
+		n = 200_000
+	}
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
+	keys := names("k", n)
+	var chosen []string
+	for i := range 12 {
+		chosen = append(chosen, keys[i*(n-1)/11])
+	}
+	// given a replay that is killed when it has replayed some of them
+	steps := 0
+	w.hook = func(deadletter.Point) error {
+		if steps++; steps < 8 { // each handful has three; that of the last is published, and not acked
+			return nil
+		}
+		return errKilled
+	}
+	_, err := w.tries(byKeys(chosen...), plain)
+	require.Is(t, errors.Is(err, errKilled), true, "the replay, %v, ends by the kill", err)
+	w.hook = nil
+	w.Eventually("all letters in either queue", func() (string, bool) {
+		return "fewer", w.Broker.Depth(w.Queue)+w.Broker.Depth(rabbit.DeadQueue(w.Queue)) >= n
+	})
+	// when it is done again
+	began := time.Now()
+	res := w.replay(byKeys(chosen...), plain)
+	t.Logf("%d letters by key among %d: %v", len(chosen), n, time.Since(began).Round(10*time.Millisecond))
+	assert.That(t, res.Replayed != 0 && len(res.Left) == 0 && res.Unseen == 0, "%+v; want the rest replayed", res)
+	// then those are in the main queue, every other letter is where it was
+	w.Eventually("all other letters", func() (string, bool) {
+		return "fewer", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == n-len(chosen)
+	})
+	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays > 0"), 12, "reopened")
+	w.wantStatus(dedup.Dead, 0, n-len(chosen))
+	for _, key := range chosen {
+		assert.Is(t, w.Row(key).Status, dedup.Failed, "%s", key)
+	}
+}
+
+func isCommit(b []byte) bool { return bytes.HasSuffix(b, []byte("COMMIT")) }
+
+func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
+	for name, arm := range map[string]func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}{
+		"committed": (*stack.TCPProxy).DropReply, "not committed": (*stack.TCPProxy).DropRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).dead(dedup.ReasonExhausted, "k")
+			proxy := w.proxied()
+			sprung := arm(proxy, isCommit)
+			w.replay(all, plain, "replayed 1")
+			<-sprung
+			w.WantQueues(1, 0)
+			w.wantRow(identity("k"), dedup.Failed, 1)
+		})
+	}
+}
+
+// proxied leads what is tested to MySQL through a proxy.
+func (w *world) proxied() *stack.TCPProxy {
+	w.T.Helper()
+	proxy := stack.Proxy(w.T, stack.Addr(w.T, w.dsn))
+	w.dsn = proxy.Through(w.dsn)
+	return proxy
+}
+
+func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
+	w := newWorld(t).deadMany(dedup.ReasonExhausted, 3)
+	proxy := w.proxied()
+	// given a database that is gone from the first COMMIT on
+	letters := w.letters()
+	require.First(letters.List(t.Context(), all, ""))(t) // opens the only connection there will be
+	sprung := proxy.DropReply(isCommit)
+	proxy.Refuse(true)
+	res, err := letters.Replay(t.Context(), byKeys("k-00001"), deadletter.ReplayOptions{By: "tester"})
+	assert.That(t, err != nil, "Replay did not say that the database is gone")
+	<-sprung
+	// then the letter stays, nothing is published, although the row is reopened: the server had committed
+	w.WantQueues(0, 3)
+	require.Is(t, [2]int{res.Replayed, res.LeftBy[deadletter.WhyUnknown]}, [2]int{0, 1}, "%+v", res)
+	w.wantRow(identity("k-00001"), dedup.Failed, 1)
+	// and the next run replays it
+	proxy.Refuse(false)
+	w.replay(all, plain)
+	w.WantQueues(3, 0)
+}
+
+// Given a broker that is slow, so that nothing comes for a while although all letters are on their way, then the run
+// does not take its queue for empty.
+func TestLettersThatAreLongOnTheirWayAreWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	for _, key := range names("k", 3) {
+		d := message(key, `"`+strings.Repeat("x", 100<<10)+`"`)
+		w.filed(d, w.Identify(d), dedup.ReasonExhausted)
+	}
+	line := stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	w.amqpURL = line.Through(w.amqpURL)
+	line.Rate(200 << 10)
+	w.replay(all, plain, "replayed 3")
 }

@@ -1,6 +1,8 @@
 package deadletter_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -32,10 +34,9 @@ func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 	for range 3 {
 		all, res := w.survey(deadletter.SurveyOptions{})
 		require.Is(t, [3]int{res.Found, res.Seen, res.Others}, [3]int{1502, 1502, 0}, "%+v", res)
-		if all[0].Row.Status != dedup.Success || all[1].Row.Status != dedup.Absent || all[1].Row.Key != "no row" ||
-			all[2].Row.Key != "k-00000" || all[2].Reason != "exhausted" {
-			t.Errorf("the first are %+v", all[:3])
-		}
+		assert.That(t, all[0].Row.Status == dedup.Success && all[1].Row.Status == dedup.Absent &&
+			all[1].Row.Key == "no row" && all[2].Row.Key == "k-00000" && all[2].Reason == "exhausted", "the first are %+v",
+			all[:3])
 		w.WantQueues(0, 1502)
 	}
 }
@@ -46,27 +47,25 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	w.letter("a") // a second copy
 	w.letter("b")
 	old := message("old", "{}")
-	w.put(old, w.Identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour)})
+	w.put(old, w.Identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour), Replays: 2})
 	w.Broker.Publish("", rabbit.DeadQueue(w.Queue), stack.Message{
 		MessageId: "by hand", Type: tag, Body: []byte("{}"), DeliveryMode: 2,
 	})
 	chosen := func(k dedup.Identity) bool { return k.Key != "b" }
 	all, res := w.survey(deadletter.SurveyOptions{Adopt: chosen})
 	assert.Is(t, res.Adopted, 1, "%+v, %+v", res, all)
-	if row := w.Row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" ||
-		!strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
-		t.Errorf("row of a: %+v", row)
-	}
-	if all[2].Row.Status != dedup.Absent || w.Row("b").Status != dedup.Absent {
-		t.Error("b was not chosen, and has a row")
-	}
+	row := w.Row("a")
+	assert.That(t, row.Status == dedup.Dead && row.Reason == "exhausted" &&
+		strings.Contains(row.Remark, "shelf is locked") && string(row.Body) == "{}", "row of a: %+v", row)
+	assert.That(t, all[2].Row.Status == dedup.Absent && w.Row("b").Status == dedup.Absent,
+		"b was not chosen, and has a row")
 	assert.Is(t, all[3].Why, deadletter.WhyTooOld, "one older than the retention")
 	assert.Is(t, all[4].Why, deadletter.WhyTooOld, "one of unknown age")
 	_, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true})
 	assert.Is(t, res.Adopted, 2, "forced: %+v", res)
-	if story := w.events(identity("old")); len(story) != 1 || story[0].By != "ann" {
-		t.Errorf("story %+v; want one line, by ann", story)
-	}
+	w.wantRow(identity("old"), dedup.Dead, 2) // else the letter, moved by hand, is acked as duplicate_of_dead
+	story := w.events(identity("old"))
+	assert.That(t, len(story) == 1 && story[0].By == "ann", "story %+v; want one line, by ann", story)
 	w.WantQueues(0, 5)
 }
 
@@ -77,10 +76,8 @@ func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
 	before := w.Row("k")
 	w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, plain, "replayed 1")
 	row := w.Row("k")
-	if len(row.BodyHash) != 0 || row.MessageID != "" || string(row.Body) != "{}" ||
-		string(row.Properties) != string(before.Properties) {
-		t.Errorf("row %+v; want what it had before", row)
-	}
+	assert.That(t, len(row.BodyHash) == 0 && row.MessageID == "" && string(row.Body) == "{}" &&
+		string(row.Properties) == string(before.Properties), "row %+v; want what it had before", row)
 	w.WantQueues(1, 1)
 }
 
@@ -99,9 +96,8 @@ func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
 		before := w.Row(name)
 		res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, plain)
 		_, hindrance, err := w.letters().Missing(t.Context(), before)
-		if res.Replayed != 0 || res.LeftBy[deadletter.WhyCut] != 1 || hindrance == nil || err != nil {
-			t.Errorf("%s: %+v, %v; want it left as cut", name, res, err)
-		}
+		assert.That(t, res.Replayed == 0 && res.LeftBy[deadletter.WhyCut] == 1 && hindrance != nil && err == nil,
+			"%s: %+v, %v; want it left as cut", name, res, err)
 		w.wantRow(identity(name), dedup.Dead, 0)
 	}
 	w.WantQueues(0, 6)
@@ -135,15 +131,14 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	before, mysql := deadletter.Rows{Rows: []dedup.Row{w.Row("k")}}, w.proxied()
 	mysql.Refuse(true)
-	if res, err := w.tries(before, plain); err == nil || res.Replayed != 0 {
-		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
-	}
+	res, err := w.tries(before, plain)
+	assert.That(t, err != nil && res.Replayed == 0, "without MySQL: %+v, %v; want an error", res, err)
 	w.WantQueues(0, 0)
 	mysql.Refuse(false)
 	broker := stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	broker.Refuse(true)
 	w.amqpURL = broker.Through(w.amqpURL)
-	res, err := w.tries(before, plain)
+	res, err = w.tries(before, plain)
 	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 || res.LeftBy[deadletter.WhyUnpublished] != 1 {
 		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
 	}
@@ -163,10 +158,9 @@ func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
 		more                   bool
 	}{{100, 10_000, 2, false}, {100, 600, 1, true}, {1, 10_000, 1, true}} {
 		matched, _, more, err := w.letters().CountSet(t.Context(), set, tc.most, tc.through)
-		if err != nil || matched != tc.matched || more != tc.more {
-			t.Errorf("%d through %d letters: %d, more %t, %v; want %d, %t", tc.most, tc.through, matched, more, err,
-				tc.matched, tc.more)
-		}
+		assert.That(t, err == nil && matched == tc.matched && more == tc.more,
+			"%d through %d letters: %d, more %t, %v; want %d, %t", tc.most, tc.through, matched, more, err, tc.matched,
+			tc.more)
 	}
 }
 
@@ -209,9 +203,8 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 			// when the queue is swept, also twice
 			for i := range 2 {
 				res, err := w.letters().Sweep(t.Context())
-				if err != nil || i == 0 && res.Dropped != tc.dropped {
-					t.Fatalf("Sweep = %+v, %v; want %d dropped", res, err, tc.dropped)
-				}
+				require.That(t, err == nil && (i != 0 || res.Dropped == tc.dropped), "Sweep = %+v, %v; want %d dropped", res,
+					err, tc.dropped)
 				w.WantQueues(tc.main, 1-tc.dropped)
 			}
 			if tc.dropped > 0 {
@@ -221,5 +214,26 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 			w.replay(all, plain)
 			w.WantQueues(tc.main+1, 0)
 		})
+	}
+}
+
+func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
+	w := newWorld(t).dead(dedup.ReasonPermanent, "k", "other")
+	w.Exec("UPDATE consumer_log SET msg_body = ?, body_hash = NULL WHERE msg_key = 'other'", []byte{0xff, 0})
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
+	shown, err := w.letters().Show(t.Context(), "k", "")
+	require.That(t, err == nil && len(shown) == 1, "Show = %+v, %v; want one", shown, err)
+	s := shown[0]
+	var headers map[string]any
+	err = json.Unmarshal(s.Headers, &headers)
+	assert.That(t, err == nil && headers[wire.HeaderReason] == "permanent", "headers %s, %v", s.Headers, err)
+	assert.That(t, s.Body == "{}" && !s.BodyCut && s.MessageID == "k" && s.Reason == "permanent" &&
+		len(s.Events) == 1 && s.Events[0].To == "dead", "%+v", s)
+	shown, err = w.letters().Show(t.Context(), "other", tag)
+	assert.That(t, err == nil && len(shown) == 1 && bytes.Equal(shown[0].BodyBytes, []byte{0xff, 0}) &&
+		shown[0].Body == "", "a body that is no text: %+v, %v", shown, err)
+	for _, other := range [][2]string{{"nope", ""}, {"k", "another tag"}} {
+		shown, err := w.letters().Show(t.Context(), other[0], other[1])
+		assert.That(t, err == nil && len(shown) == 0, "%v: %+v, %v; want none", other, shown, err)
 	}
 }

@@ -51,9 +51,8 @@ func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 	w := newWorld(t).deadMany(dedup.ReasonPermanent, n)
 	w.engine() // which refuses everything
 	res, err := w.tries(all, deadletter.ReplayOptions{Window: 20, MaxFailures: 5})
-	if !errors.Is(err, deadletter.ErrTooManyFailures) || res.FailedAgain < 5 || res.Replayed > 5+20+20 {
-		t.Fatalf("%+v, %v; want it to end after 5 failures and what was under way", res, err)
-	}
+	require.That(t, errors.Is(err, deadletter.ErrTooManyFailures) && res.FailedAgain >= 5 && res.Replayed <= 5+20+20,
+		"%+v, %v; want it to end after 5 failures and what was under way", res, err)
 	assert.Is(t, res.Replayed+res.Unseen, n, "replayed and not seen")
 	w.WantQueues(0, n)
 }
@@ -119,9 +118,8 @@ func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T
 	// given two keys that are far apart, and one that no letter has
 	res, err := letters.Replay(t.Context(), byKeys("k-00001", "k-00449", "nobody's"),
 		deadletter.ReplayOptions{By: "tester"})
-	if err != nil || res.Replayed != 2 || !slices.Equal(res.NotFound, []string{"nobody's"}) {
-		t.Errorf("%+v, %v; want two replayed and nobody's missing", res, err)
-	}
+	assert.That(t, err == nil && res.Replayed == 2 && slices.Equal(res.NotFound, []string{"nobody's"}),
+		"%+v, %v; want two replayed and nobody's missing", res, err)
 	w.WantQueues(2, 448)
 }
 
@@ -129,9 +127,8 @@ func TestNonsenseOptionsAreRefused(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1},
 		{MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
-		if _, err := w.tries(all, o); err == nil {
-			t.Errorf("%+v was taken", o)
-		}
+		_, err := w.tries(all, o)
+		assert.That(t, err != nil, "%+v was taken", o)
 	}
 	for _, f := range []deadletter.Filter{{}, {Limit: 3}} {
 		_, err := w.tries(f, plain)
@@ -152,21 +149,12 @@ func (w *world) engineThat(accepts bool) (cured *atomic.Bool) {
 	cured = new(atomic.Bool)
 	cured.Store(accepts)
 	w.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL) ENGINE=InnoDB")
-	handler := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		var blamed []consumer.BlamedMessage
-		for i, m := range msgs {
-			if !cured.Load() {
-				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("shelf is locked"))})
-			} else if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k) VALUES (?)", m.Key).Error; err != nil {
-				return err
-			}
+	w.Consume(consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		if !cured.Load() {
+			return consumer.Permanent(errors.New("shelf is locked"))
 		}
-		if len(blamed) > 0 {
-			return consumer.Blame(blamed...)
-		}
-		return nil
-	})
-	w.Consume(handler)
+		return tx.Exec("INSERT INTO effect (k) VALUES (?)", m.Key).Error
+	}))
 	return cured
 }
 
@@ -182,9 +170,8 @@ func (w *world) wantEffects(n int) {
 		all, different := w.effects()
 		return "", all >= n && different >= n
 	})
-	if all, different := w.effects(); all != n || different != n {
-		w.T.Errorf("%d effects on %d keys, want %d on %d", all, different, n, n)
-	}
+	all, different := w.effects()
+	assert.That(w.T, all == n && different == n, "%d effects on %d keys, want %d on %d", all, different, n, n)
 }
 
 // drained replays all until no letter is left.

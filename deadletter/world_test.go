@@ -92,9 +92,7 @@ func (w *world) tries(of deadletter.Selection, o deadletter.ReplayOptions) (dead
 func (w *world) replay(of deadletter.Selection, o deadletter.ReplayOptions, tally ...string) deadletter.Result {
 	w.T.Helper()
 	res, err := w.tries(of, o)
-	if err != nil {
-		w.T.Fatalf("Replay: %v (%+v)", err, res)
-	}
+	require.That(w.T, err == nil, "Replay: %v (%+v)", err, res)
 	w.wantTally(res, tally...)
 	return res
 }

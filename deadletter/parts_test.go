@@ -1,12 +1,19 @@
 package deadletter
 
 import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestTheVerdictFollowsRowAndSituation(t *testing.T) {
@@ -122,4 +129,121 @@ func TestALetterIsDroppedOnlyWhenItsMessageIsElsewhere(t *testing.T) {
 		row := dedup.Row{Version: dedup.Version{Status: tc.status, Replays: tc.row}}
 		assert.Is(t, isSuperseded(row, tc.letter, tc.sentWith), tc.want, "%s", name)
 	}
+}
+
+// Given a rate so small, or so large, that no clock holds the time between two letters, then a small one is as slow as
+// can be and not without any limit, and a large one is fast.
+func TestARateThatNoClockHoldsIsKeptAllTheSame(t *testing.T) {
+	for _, c := range []struct {
+		rate  float64
+		waits bool
+	}{{math.SmallestNonzeroFloat64, true}, {1e-12, true}, {1e300, false}, {math.MaxFloat64, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newRun(&Letters{}, Filter{All: true}, ReplayOptions{Rate: c.rate}).watch
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			n, err := p.turn(ctx, 10)
+			require.That(t, err == nil && n >= 1, "at %v the first turn is of %d letters, %v", c.rate, n, err)
+			n, err = p.turn(ctx, 10)
+			if waited := errors.Is(err, context.DeadlineExceeded); waited != c.waits || !waited && n != 10 {
+				t.Errorf("at %v the second turn is of %d letters, %v; want it to wait: %v", c.rate, n, err, c.waits)
+			}
+		})
+	}
+}
+
+// Given letters that came, then more and more are taken together while they are small, as many as go in a minute with a
+// low rate, and a window of them where a limit, a rate or the daemon bounds how many may go.
+func TestAHandfulGrowsWithTheSmallLettersThatCame(t *testing.T) {
+	for name, c := range map[string]struct {
+		of         Filter
+		o          ReplayOptions
+		came, each int // letters, and the bytes of a body
+		seconds    int // since the run began
+		want       int // letters
+	}{
+		"at first":      {Filter{All: true}, ReplayOptions{}, 0, 0, 1, 500},
+		"some":          {Filter{All: true}, ReplayOptions{}, 1000, 100, 1, 500},
+		"many":          {Filter{All: true}, ReplayOptions{}, 3000, 100, 1, 1500},
+		"very many":     {Filter{All: true}, ReplayOptions{}, 100_000, 100, 1, 4000},
+		"of 4 KiB":      {Filter{All: true}, ReplayOptions{}, 100_000, 4 << 10, 1, 1024},
+		"slow":          {Filter{All: true}, ReplayOptions{}, 110_000, 100, 1000, 1099},
+		"very slow":     {Filter{All: true}, ReplayOptions{}, 100_000, 100, 100_000, 500},
+		"large":         {Filter{All: true}, ReplayOptions{}, 100_000, 256 << 10, 1, 500},
+		"empty":         {Filter{All: true}, ReplayOptions{}, 3000, 0, 1, 1500},
+		"a limit":       {Filter{All: true, Limit: 50_000}, ReplayOptions{}, 3000, 100, 1, 500},
+		"a rate":        {Filter{All: true}, ReplayOptions{Rate: 100}, 3000, 100, 1, 500},
+		"a low rate":    {Filter{All: true}, ReplayOptions{Rate: 0.1}, 3000, 100, 1, 6},
+		"looked after":  {Filter{All: true}, ReplayOptions{Window: 500}, 3000, 100, 1, 500},
+		"by themselves": {Filter{All: true, due: func(dedup.Row) bool { return true }}, ReplayOptions{}, 3000, 100, 1, 500},
+		"a dry run":     {Filter{All: true}, ReplayOptions{DryRun: true}, 3000, 100, 1, 1500},
+	} {
+		r := newRun(&Letters{}, c.of, c.o)
+		r.choose(c.of)
+		r.began = time.Now().Add(-time.Duration(c.seconds) * time.Second)
+		r.queue, r.tally.Seen = &queue{read: c.came, bytes: c.came * c.each}, c.came
+		have := (&queueSource{run: r}).handful()
+		assert.That(t, have == c.want, "%s: %d letters are taken together, want %d", name, have, c.want)
+	}
+}
+
+func TestErrorsOfOneKindHaveOneFingerprint(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                               "",
+		"shelf is locked":                "shelf is locked",
+		"sku 1001: 7 is more than 3":     "sku #: # is more than #",
+		"order 20261121-0001 is shipped": "order # is shipped",
+		`key "A-17" has another body`:    `key "…" has another body`,
+		"Duplicate entry 'x-1' for key 'PRIMARY'":                  `Duplicate entry "…" for key "…"`,
+		"the service didn't answer, it can't":                      "the service didn't answer, it can't",
+		"order 0199a2b3-beef-7abc-8def-0123456789ab unknown":       "order # unknown",
+		"order 0199a2b3-beef-dead-cafe-0123456789ab unknown":       "order # unknown",
+		"at 2026-11-22T21:50:01.123Z from 10.0.0.17:5672":          "at # from #",
+		"hash deadbeef01 of 0x1F":                                  "hash # of #",
+		"column `a``b` is utf8mb4":                                 `column "…""…" is utf#mb#`,
+		"two  spaces\nand a line":                                  "two spaces and a line",
+		"parked after 10 replays of at most 10: shelf 4 is locked": "shelf # is locked",
+		"an open \" quote":                                         "an open \" quote",
+		"größe 5 von »x«":                                          "größe # von »x«",
+		"feedface has no digit":                                    "feedface has no digit",
+	} {
+		assert.Is(t, Fingerprint(text), want, "%q", text)
+	}
+}
+
+func FuzzFingerprint(f *testing.F) {
+	for _, s := range []string{"a 'b' 1", "0199a2b3-beef-7abc-8def-0123456789ab", "\xff\"", "#-#", "-#T"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := Fingerprint(s)
+		assert.That(t, utf8.ValidString(got), "%q: %q is not UTF-8", s, got)
+		assert.AtMost(t, len(got), 4*len(s)+4, "%q: %q is longer", s, got)
+	})
+}
+
+// Given any error, then the fixed word of its fingerprint stands in it: a search for it leaves none of a kind out.
+func TestTheFixedWordOfAFingerprintStandsInItsErrors(t *testing.T) {
+	pieces := []string{
+		"shelf", "sku7", "7sku", "0xff", "deadbeef", "12", "2026-11-22T09:42:04Z", "T", "Z", "-", ":", ".", "_", "/", "+",
+		"#", `"`, `'`, "`", "…", " ", "\t", "\n", "  ", "3f2a-abcd-99", "it's", `"a b"`, "ä", "\u00a0", "名",
+		"parked after 3: ", "a1b2",
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	found := 0
+	for range 20_000 {
+		var b strings.Builder
+		for range 1 + r.IntN(12) {
+			b.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		text := b.String() + strings.Repeat("x", r.IntN(2)*400)
+		word := fixed(Fingerprint(text))
+		require.That(t, strings.Contains(text, word), "%q: its fingerprint %q has the fixed word %q", text,
+			Fingerprint(text), word)
+		if word != "" {
+			found++
+		}
+	}
+	assert.AtLeast(t, found, 10_000, "have a fixed word")
+	assert.Is(t, fixed("shelf # of order dead-# is locked"), "locked", "the longest word")
 }
