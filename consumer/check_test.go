@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -177,8 +178,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		}
 		elsewhere := w.open(stack.MySQL(t)) // its table has the same name, and nobody is told of it
 		require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
-		var line, schema string
-		require.OK(t, w.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&schema))
+		line, schema := "", w.database()
 		w.cfg.Check = true
 		w.oneBatch(2)
 		w.handler = tc.handler(w, &line)
@@ -186,9 +186,8 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		w.ended(dedup.Success, keys("order", 6)...)
 		w.quiet()
 		got, want := w.warnings(tc.want), strings.NewReplacer("LINE", line, "DB.", schema+".").Replace("check: "+tc.want)
-		if len(got) != 1 || !strings.HasPrefix(got[0], want) {
-			t.Errorf("the warnings: %q, want one that begins with %q", got, want)
-		}
+		assert.That(t, len(got) == 1 && strings.HasPrefix(got[0], want), "the warnings: %q, want one that begins with %q",
+			got, want)
 	})
 }
 
@@ -210,9 +209,7 @@ func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	})
 	refused := func() {
 		late <- struct{}{}
-		if err := <-errs; err == nil || !strings.Contains(err.Error(), line+": the handler has returned") {
-			t.Errorf("the late statement = %v, want that it is refused at %s", err, line)
-		}
+		assert.Has(t, fmt.Sprint(<-errs), line+": the handler has returned", "the late statement")
 	}
 	w.cfg.Hook = func(p consumer.Point) {
 		if p == consumer.PointEffect {
@@ -304,8 +301,7 @@ func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
 		w.startWith(keys("order", 4)...)
 		w.ended(dedup.Success, keys("order", 4)...)
 		w.quiet()
-		if got := w.warnings(""); len(got) > 0 {
-			t.Errorf("the warnings: %q, want none", got)
-		}
+		got := w.warnings("")
+		assert.That(t, len(got) == 0, "the warnings: %q, want none", got)
 	})
 }

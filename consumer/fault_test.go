@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -22,15 +21,6 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// stocked makes a table of two rows for handlers to meet others at, and a connection of somebody else's.
-func (w *world) stocked() *sql.Conn {
-	w.t.Helper()
-	w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
-	w.exec("CREATE TABLE weight (n INT PRIMARY KEY) ENGINE=InnoDB")
-	w.exec("INSERT INTO amount VALUES (1, 0), (2, 0)")
-	return w.conn()
-}
-
 // conn is a connection of the test's own.
 func (w *world) conn() *sql.Conn {
 	w.t.Helper()
@@ -46,9 +36,8 @@ func (w *world) conn() *sql.Conn {
 
 func (w *world) execOn(c *sql.Conn, query string) {
 	w.t.Helper()
-	if _, err := c.ExecContext(w.t.Context(), query); err != nil {
-		w.t.Errorf("%s: %v", query, err)
-	}
+	_, err := c.ExecContext(w.t.Context(), query)
+	assert.OK(w.t, err, query+":")
 }
 
 // A handler that overlooks a deadlock (MySQL has rolled the transaction back, what follows would be committed by
@@ -62,7 +51,10 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 	), func(t *testing.T, w *world, tc one) {
 		w.oneBatch(2)
 		w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 30*time.Second
-		other := w.stocked()
+		w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+		w.exec("CREATE TABLE weight (n INT PRIMARY KEY) ENGINE=InnoDB")
+		w.exec("INSERT INTO amount VALUES (1, 0), (2, 0)")
+		other := w.conn()
 		met, first := make(chan struct{}), true
 		w.handler = handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 			if err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 1").Error; err != nil {
@@ -102,9 +94,7 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 				w.execOn(other, "ROLLBACK")
 				close(met)
 			}
-			if meeting && err == nil {
-				t.Error("the statement met nobody")
-			}
+			assert.That(t, !meeting || err != nil, "the statement met nobody")
 			if err == nil || tc.overlook {
 				err = insertAll(tx, msgs)
 			}
@@ -126,54 +116,10 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 	})
 }
 
-// killConnections kills all connections to the test's database but own, which does it, and says how many there were.
-// Those that are kept stay.
-func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
-	w.t.Helper()
-	rows := require.Get(own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
-		"AND id <> CONNECTION_ID()"))(w.t)
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		require.OK(w.t, rows.Scan(&id))
-		if !slices.Contains(kept, id) {
-			ids = append(ids, id)
-		}
-	}
-	require.OK(w.t, errors.Join(rows.Err(), rows.Close()))
-	for _, id := range ids {
-		_, _ = own.ExecContext(w.t.Context(), "KILL ?", id) // it may have ended
-	}
-	return len(ids)
-}
-
-// hog takes all the connections there are, until the test ends. The engine may be faster, and have one again that was
-// taken from it; what is taken here stays taken, so in the end it has none.
-func (w *world) hog(admin *sql.Conn) {
-	w.t.Helper()
-	pool := require.Get(w.open(w.dsn).DB())(w.t)
-	var taken []int64
-	w.eventually("the engine has no connection", func() bool {
-		for {
-			soon, stop := context.WithTimeout(w.t.Context(), 5*time.Second)
-			c, err := pool.Conn(soon)
-			stop()
-			if err != nil { // there is none left, or the pool itself has no room
-				return w.killConnections(admin, taken...) == 0
-			}
-			w.t.Cleanup(func() { _ = c.Close() })
-			var id int64
-			require.OK(w.t, c.QueryRowContext(w.t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
-			taken = append(taken, id)
-		}
-	})
-}
-
 // TestMySQLAwayOrUnwilling goes through everything that a server can do to us, one after the other on one server.
 func TestMySQLAwayOrUnwilling(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
-	var admin *sql.Conn // of the case with too many connections
 	for _, tc := range []struct {
 		name               string
 		takeAway, giveBack func(*world)
@@ -183,14 +129,6 @@ func TestMySQLAwayOrUnwilling(t *testing.T) {
 		{"frozen", func(*world) { _ = server.Freeze() }, func(*world) { _ = server.Thaw() }, false},
 		{"read-only", func(w *world) { w.exec("SET GLOBAL read_only = ON") },
 			func(w *world) { w.exec("SET GLOBAL read_only = OFF") }, true},
-		{"too many connections", func(w *world) {
-			admin = w.conn()
-			w.execOn(admin, "SET GLOBAL max_connections = 10") // MariaDB allows no fewer
-			w.hog(admin)
-		}, func(w *world) { w.execOn(admin, "SET GLOBAL max_connections = 500") }, true},
-		{"a right revoked", func(w *world) { // it waits until the open transaction's time ends
-			w.execOn(w.conn(), "RENAME TABLE effect TO effect_of_others")
-		}, func(w *world) { w.exec("RENAME TABLE effect_of_others TO effect") }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorldOn(t, servers{mysql: server})
@@ -233,13 +171,9 @@ func (w *world) survives(server, body string, n int, takeAway, giveBack func(*wo
 	w.wantRow("bad", wanted{Attempts: 3, Reason: "exhausted"})
 	up[server] = 1
 	w.want("dependencies up", w.counts("rollbackd_dependency_up"), up)
-	most := 1
-	if server == consumer.DependencyRabbitMQ { // the confirmation of the first letter may be lost
-		most = 2
-	}
-	if n := w.dead(); n < 1 || n > most {
-		w.t.Errorf("%d letters, want %d at most", n, most)
-	}
+	most := map[string]int{consumer.DependencyMySQL: 1, consumer.DependencyRabbitMQ: 2}[server] // a confirm may be lost
+	assert.AtLeast(w.t, w.dead(), 1, "letters")
+	assert.AtMost(w.t, w.dead(), most, "letters")
 }
 
 // TestMySQLWithAFullDisk fills the disk under a real server. What such a server does depends on where it meets the end:
@@ -329,9 +263,8 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	}
 	tried()
 	// then no attempt was spent on it, and it goes on when there is room
-	if row := w.row("big"); row.Status != dedup.Processing || row.Attempts != 2 {
-		t.Errorf("the message is %v in attempt %d, want processing in attempt 2", row.Status, row.Attempts)
-	}
+	row := w.row("big")
+	is(w, "the message is", fmt.Sprint(row.Status, " in attempt ", row.Attempts), "processing in attempt 2")
 	w.execOn(own, "DELETE FROM tiny")
 	w.ended(dedup.Success, "big")
 	w.wantRow("big", wanted{Attempts: 2})
@@ -400,9 +333,8 @@ func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
 		if giveBack == time.Minute {
 			w.holds(2)
 			w.ended(dedup.Success, "good")
-			if n := w.outcomes(); n["dead_lettered"]+n["retried"] != 0 {
-				t.Errorf("outcomes %v while the queues are gone", n)
-			}
+			n := w.outcomes()
+			assert.That(t, n["dead_lettered"]+n["retried"] == 0, "outcomes %v while the queues are gone", n)
 			w.declare()
 		}
 		w.recovered(r)
@@ -506,8 +438,7 @@ func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
 	w.direct = strings.Replace(direct, cluster.Databases[0].Addr(), cluster.Databases[1].Addr(), 1)
 	other := w.conn()
 	w.direct = direct
-	var n int // reading waits for the table to be there
-	require.OK(t, other.QueryRowContext(t.Context(), "SELECT n FROM amount").Scan(&n))
+	stack.Number(t, other, "SELECT n FROM amount") // waits for the table to be there
 	var conflicts atomic.Int32
 	const most = 8
 	w.batch(func(tx *gorm.DB, _ []consumer.Message) error {
@@ -590,11 +521,10 @@ func TestATableLockCostsNoAttempt(t *testing.T) {
 			}()
 			locked := time.Now()
 			r := w.start()
-			w.eventually("it says that it waits for locks", func() bool { return contendedWith(r) })
+			w.eventually("it says that it waits for locks", func() bool { return degraded(r, "contention") })
 			w.eventually("the lock outlives a lease", func() bool { return time.Since(locked) > 2*w.cfg.Lease })
-			if n := w.contentions(); n == 0 {
-				t.Error("the metric counts no contention")
-			}
+			n := w.contentions()
+			assert.That(t, n != 0, "the metric counts no contention")
 			w.execOn(other, tc.unlock)
 			await(t, altered, "the table is altered")
 			w.costNothing(fresh, claimed, r)
@@ -665,9 +595,8 @@ func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
 	w.exec("RENAME TABLE gone TO effect")
 	w.costNothing(nil, []string{"key"}, first, second)
 	for _, e := range w.events("key") {
-		if e.From == dedup.Processing && e.To == dedup.Processing {
-			t.Errorf("attempt %d was a takeover: its claim had outlived its lease", e.Attempt)
-		}
+		assert.That(t, e.From != dedup.Processing || e.To != dedup.Processing,
+			"attempt %d was a takeover: its claim had outlived its lease", e.Attempt)
 	}
 }
 
@@ -699,11 +628,6 @@ func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 	})
 }
 
-// contendedWith reports whether the engine says that it waits for locks of others.
-func contendedWith(r *running) bool {
-	return slices.ContainsFunc(r.State().Degraded, func(s string) bool { return strings.HasPrefix(s, "contention: ") })
-}
-
 // Given a transaction that idles with a row that a message needs, for longer than a lease, then the engine names it and
 // the statement that ends it; the log does so once. Where its account may not see that, it says once what is missing.
 func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
@@ -720,8 +644,7 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.execOn(other, "SET SESSION wait_timeout = 600")
 		w.execOn(other, "BEGIN")
 		w.execOn(other, "UPDATE shelf SET n = 7")
-		var id int
-		require.OK(t, other.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		id := stack.Number(t, other, "SELECT CONNECTION_ID()")
 		want, once, never := ".shelf; its transaction began ", named, hidden
 		if mayNot {
 			want, once, never = "who cannot be seen: ", hidden, named
@@ -733,9 +656,8 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		assert.AtLeast(t, time.Since(began), w.cfg.Lease, "it is said after")
 		said := strings.Join(r.State().Degraded, "\n")
 		t.Log(said)
-		if kill := fmt.Sprintf("KILL %d", id); !mayNot && !strings.Contains(said, kill) {
-			t.Errorf("%q does not say how to end it by %s", said, kill)
-		}
+		kill := fmt.Sprintf("KILL %d", id)
+		assert.That(t, mayNot || strings.Contains(said, kill), "%q does not say how to end it by %s", said, kill)
 		waits := w.contentions()
 		w.eventually("it is waited for in vain three times more", func() bool { return w.contentions() > waits+2 })
 		w.execOn(other, "ROLLBACK")

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // insert is what a handler of these tests writes.
@@ -204,15 +207,6 @@ var procedures = map[string]string{
 	"leaves_autocommit":   "ROLLBACK; SET autocommit = 0; INSERT INTO effect (k, body) VALUES (name, '')",
 }
 
-func (w *world) withProcedures() {
-	w.t.Helper()
-	w.exec("CREATE TABLE taken (n INT PRIMARY KEY) ENGINE=InnoDB")
-	w.exec("INSERT INTO taken VALUES (1)")
-	for name, body := range procedures {
-		w.exec(fmt.Sprintf("CREATE PROCEDURE %s(name VARCHAR(99)) BEGIN %s; END", name, body))
-	}
-}
-
 // call calls a procedure.
 func call(name string) does {
 	return func(tx *gorm.DB, m consumer.Message) error { return tx.Exec("CALL "+name+"(?)", m.Key).Error }
@@ -267,7 +261,11 @@ func TestACallThatEndsItsTransactionHarmsNobodyElse(t *testing.T) {
 	each(t, named(one{false, 1}, one{false, 2}, one{true, 1}), func(t *testing.T, w *world, tc one) {
 		bad, good := slices.Sorted(maps.Keys(ways)), keys("good", 40)
 		w.oneBatch(len(ways) + 40)
-		w.withProcedures()
+		w.exec("CREATE TABLE taken (n INT PRIMARY KEY) ENGINE=InnoDB")
+		w.exec("INSERT INTO taken VALUES (1)")
+		for name, body := range procedures {
+			w.exec(fmt.Sprintf("CREATE PROCEDURE %s(name VARCHAR(99)) BEGIN %s; END", name, body))
+		}
 		w.handler = by(tc.whole, func(tx *gorm.DB, m consumer.Message) error {
 			if way, bad := ways[m.Key]; bad {
 				return way.handle(tx, m)
@@ -409,9 +407,8 @@ func TestAHandlerThatNeverReturnsStopsNobodyElse(t *testing.T) {
 		for _, e := range engines {
 			s := e.State()
 			if slices.ContainsFunc(s.Degraded, func(why string) bool { return strings.Contains(why, "has not returned") }) {
-				if stuck++; s.Still < w.cfg.HandlerTimeout {
-					t.Errorf("Still = %v beside a call that has not returned", s.Still)
-				}
+				stuck++
+				assert.AtLeast(t, s.Still, w.cfg.HandlerTimeout, "Still beside a call that has not returned")
 			}
 		}
 		is(w, "engines with a call that is stuck, by their metrics", w.counts("rollbackd_degraded")[w.cfg.Queue], stuck)
@@ -422,9 +419,7 @@ func TestAHandlerThatNeverReturnsStopsNobodyElse(t *testing.T) {
 				t.Errorf("Run = %v, want nil or ErrStuck with %s", err, guilty)
 			}
 		}
-		if named != stuck || stuck == 0 {
-			t.Errorf("%d of %d ends with a stuck call name its message", named, stuck)
-		}
+		assert.That(t, named == stuck && stuck != 0, "%d of %d ends with a stuck call name its message", named, stuck)
 		free()
 		w.eventually("the handler has returned after all", func() bool {
 			return w.counts("rollbackd_degraded")[w.cfg.Queue] == 0
@@ -511,12 +506,255 @@ func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 		want[guilty] = c.attempts
 		w.want("attempts", w.attempts(all...), want)
 		w.wantRow(guilty, wanted{Says: c.says})
-		if err := r.drained(); errors.Is(err, consumer.ErrStuck) != (c.says == "") {
-			t.Errorf("Run = %v", err)
-		}
+		err := r.drained()
+		assert.That(t, errors.Is(err, consumer.ErrStuck) == (c.says == ""), "Run = %v", err)
 		if c.says == "" {
 			close(release)
 			w.logged("returned after all")
 		}
 	})
+}
+
+// shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
+type shopService struct {
+	calls, applied tally                                                               // by key
+	answer         atomic.Pointer[func(ctx context.Context, m consumer.Message) error] // before the effect
+}
+
+func (s *shopService) call(ctx context.Context, m consumer.Message) error {
+	s.calls.add(m.Key)
+	if answer := s.answer.Load(); answer != nil && *answer != nil {
+		if err := (*answer)(ctx, m); err != nil {
+			return err
+		}
+	}
+	s.applied.add(m.Key)
+	return nil
+}
+
+func (s *shopService) answering(f func(ctx context.Context, m consumer.Message) error) {
+	s.answer.Store(&f)
+}
+
+// calling makes the world's handler one that calls a service.
+func (w *world) calling(o consumer.CallOptions) *shopService {
+	s := &shopService{}
+	o.ProbeAfter = cmp.Or(o.ProbeAfter, 100*time.Millisecond)
+	w.handler = consumer.Calls(s.call, o)
+	return s
+}
+
+// calledOnce checks that there was one call for each, and one attempt.
+func (w *world) calledOnce(s *shopService, all ...string) {
+	w.t.Helper()
+	w.want("calls", s.calls.of(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
+}
+
+// beside lets other messages succeed, one after the other, until it is so.
+func (w *world) beside(so func() bool) (sent []string) {
+	w.t.Helper()
+	for !so() {
+		sent = append(sent, fmt.Sprintf("beside-%04d", len(sent)))
+		require.That(w.t, len(sent) <= 2000, "it is tried for ever")
+		w.publish("{}", sent[len(sent)-1])
+		w.ended(dedup.Success, sent[len(sent)-1])
+	}
+	return sent
+}
+
+// attempts are the attempts in the rows of the keys.
+func (w *world) attempts(keys ...string) map[string]int {
+	w.t.Helper()
+	got := map[string]int{}
+	for _, k := range keys {
+		got[k] = w.row(k).Attempts
+	}
+	return got
+}
+
+func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{Concurrency: 8})
+	var busy atomic.Int32
+	s.answering(func(context.Context, consumer.Message) error {
+		assert.AtMost(t, busy.Add(1), 8, "calls at a time")
+		busy.Add(-1)
+		return nil
+	})
+	all := keys("order", 100)
+	w.publish("{}", all...)
+	w.startWith(all...)
+	w.settled(200)
+	w.calledOnce(s, all...)
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	is(w, "rows of success that keep bodies", w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL"), 0)
+	// and copies that come later, of which Redis knows nothing any more
+	client, _ := w.redisOf()
+	require.OK(t, client.FlushAll(t.Context()).Err())
+	w.publish("{}", all[:50]...)
+	w.settled(250)
+	w.want("calls", s.calls.of(), once(all...))
+}
+
+// Given a service that answers one call in each way, then each has its attempts and its end, and the answers are
+// counted by their words.
+func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		switch {
+		case m.Key == "fails":
+			return fmt.Errorf("attempt %d of %s: out of paper", m.Attempt, m.MessageID)
+		case m.Key == "refused":
+			return consumer.Permanent(errors.New("no such goods"))
+		case m.Key == "panics":
+			panic("oops")
+		case m.Key == "later" && s.calls.of()[m.Key] == 1:
+			return consumer.Later(errors.New("slow down"), time.Millisecond)
+		}
+		return nil
+	})
+	good := keys("good", 20)
+	w.startWith(append(good, "fails", "refused", "panics", "later")...)
+	w.ended(dedup.Success, append(good, "later")...)
+	w.died("fails", "refused", "panics")
+	want := once(append(good, "refused")...)
+	want["fails"], want["panics"], want["later"] = 3, 3, 2
+	w.want("calls", s.calls.of(), want)
+	w.want("attempts", w.attempts("fails", "refused", "panics", "later"),
+		map[string]int{"fails": 3, "refused": 1, "panics": 3, "later": 1})
+	w.want("calls by answer", w.counts("rollbackd_calls_total"), map[string]int{
+		"applied": 21, "permanent": 1, "failed": 6, "later": 1,
+	})
+	events := w.events("fails")
+	is(w, "the last event says", events[len(events)-1].Error, "attempt 3 of fails: out of paper")
+}
+
+func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
+	each(t, map[string]func(error) error{
+		"unavailable": consumer.Unavailable, "unanswered": consumer.Unanswered, "misconfigured": consumer.Misconfigured,
+	}, func(t *testing.T, w *world, answer func(error) error) {
+		w.cfg.GiveBackAfter = 500 * time.Millisecond
+		s := w.calling(consumer.CallOptions{Concurrency: 4, Timeout: time.Second, ProbeAfter: 300 * time.Millisecond})
+		s.answering(func(context.Context, consumer.Message) error { return answer(errors.New("nobody is there")) })
+		all := keys("order", 60)
+		r := w.startWith(all...)
+		w.paused(r, consumer.DependencyService)
+		began := time.Now()
+		w.logged(`msg="deliveries given back"`)
+		asked := len(s.calls.of())
+		w.eventually("others ask all the same", func() bool { return len(s.calls.of()) > asked+3 })
+		assert.That(t, waitsFor(r, consumer.DependencyService), "state %+v, want the service among what is missing",
+			r.State())
+		sum := 0
+		for _, n := range s.calls.of() {
+			sum += n
+		}
+		assert.AtMost(t, sum, 2*5+4+int(time.Since(began)/(300*time.Millisecond)), "calls of a service that is not there")
+		assert.AtMost(t, w.number("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"), 1, "attempts")
+		s.answering(nil)
+		w.ended(dedup.Success, all...)
+		w.recovered(r)
+		w.want("effects", once(slices.Collect(maps.Keys(s.applied.of()))...), once(all...))
+		w.want("attempts", w.attempts(all...), once(all...))
+		is(w, "letters", w.dead(), 0)
+	})
+}
+
+// Given a message for which the service is never there, or never answers, which may be its own fault or the message's:
+// while others succeed, three such calls are an attempt.
+func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) {
+	type one struct {
+		answer  func(context.Context) error
+		timeout time.Duration
+		calls   int // at least
+		says    string
+	}
+	each(t, map[string]one{
+		"absent": {func(context.Context) error { return consumer.Unavailable(errors.New("502")) }, time.Second, 6, "502"},
+		"silent": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 300 * time.Millisecond, 2,
+			"perhaps applied"},
+	}, func(t *testing.T, w *world, tc one) {
+		w.cfg.MaxAttempts, w.cfg.RetryDelays = 2, w.cfg.RetryDelays[:1]
+		s := w.calling(consumer.CallOptions{Timeout: tc.timeout})
+		s.answering(func(ctx context.Context, m consumer.Message) error {
+			if m.Key == "bad" {
+				return tc.answer(ctx)
+			}
+			return nil
+		})
+		w.startWith("bad")
+		w.beside(func() bool { return w.row("bad").Status == dedup.Dead })
+		w.quiet()
+		assert.AtLeast(t, s.calls.of()["bad"], tc.calls, "calls")
+		w.wantRow("bad", wanted{Attempts: 2})
+		events := w.events("bad")
+		assert.Has(t, events[len(events)-1].Error, tc.says, "the last event says")
+	})
+}
+
+func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
+	w := newWorld(t)
+	w.hasty()
+	w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
+	w.calling(consumer.CallOptions{})
+	w.publish("{}", "order")
+	// given two processes that died between call and mark: beside the first call others may have run
+	w.crashAt(consumer.PointEffect)
+	w.crashAt(consumer.PointEffect)
+	w.start()
+	w.ended(dedup.Dead, "order")
+	w.quiet()
+	letter := w.letter()
+	reason, why := letter.Headers["x-rollbackd-reason"], fmt.Sprint(letter.Headers["x-rollbackd-error"])
+	assert.That(t, reason == string(dedup.ReasonCrashed) && strings.HasPrefix(why, "perhaps applied: "),
+		"the letter says %v: %s", reason, why)
+	w.wantRow("order", wanted{Says: "perhaps applied: "})
+}
+
+// Given a MySQL that goes away when the service has applied a group, and stays away until the deliveries are given
+// back, when it is back, then the group is marked and nobody is called for again.
+func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(20)
+	w.cfg.GiveBackAfter, w.cfg.Lease = 300*time.Millisecond, 20*time.Second
+	s := w.calling(consumer.CallOptions{})
+	all := keys("order", 20)
+	w.publish("{}", all...)
+	l := w.proxied()
+	r, release := w.into(consumer.PointEffect, w.start)
+	l.mysql.Refuse(true)
+	l.mysql.Cut()
+	release()
+	w.logged(`msg="deliveries given back"`)
+	l.mysql.Refuse(false)
+	w.ended(dedup.Success, all...)
+	w.recovered(r)
+	w.quiet()
+	w.calledOnce(s, all...)
+}
+
+func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
+	w := newWorld(t)
+	w.hasty()
+	w.oneBatch(30)
+	s := w.calling(consumer.CallOptions{Concurrency: 2, Timeout: time.Second})
+	s.answering(func(ctx context.Context, _ consumer.Message) error {
+		select { // each call takes its time
+		case <-time.After(400 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	all := keys("order", 30)
+	w.startWith(all...)
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	w.calledOnce(s, all...)
+	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
+	assert.That(t, w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") != 0,
+		"nothing was un-claimed: the test did not meet what it is about")
 }

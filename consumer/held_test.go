@@ -134,9 +134,7 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	}
 	is(w, "rollbackd_paused", w.counts("rollbackd_paused")["held"], 1)
 	assert.Is(t, strings.Count(w.logs.String(), "waiting for held"), 1, "the log says times that it stands still")
-	if w.row("good").Status == dedup.Success {
-		t.Fatal("there was room for a good one")
-	}
+	require.That(t, w.row("good").Status != dedup.Success, "there was room for a good one")
 	tried := w.counts("rollbackd_publishes_total")["letter"]
 	w.eventually("it tries its letters", func() bool { return w.counts("rollbackd_publishes_total")["letter"] > tried })
 	room()
@@ -215,9 +213,7 @@ func (w *world) sessions() int {
 // brakesOnTheNext checks that the brake has counted exactly as many letters as it allows: one more trips it.
 func (w *world) brakesOnTheNext(r *running) {
 	w.t.Helper()
-	if waitsFor(r, "max_dead_rate") {
-		w.t.Error("it braked too soon")
-	}
+	assert.That(w.t, !waitsFor(r, "max_dead_rate"), "it braked too soon")
 	w.hopeless("one-more")
 	w.publish("{}", "one-more")
 	w.paused(r, "max_dead_rate")
@@ -313,7 +309,7 @@ func TestTheBackstopHoldsItsLettersAndTheMainQueueFlows(t *testing.T) {
 		w.publish("{}", good...)
 		w.ended(dedup.Success, good...)
 	}
-	r.flows(w) // only the backstop waits
+	w.recovered(r) // only the backstop waits
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"),
 		held, "rows keep their reason")
 	room()

@@ -104,9 +104,8 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 		for i, least := range w.cfg.RetryDelays {
 			// Less the tenth that a copy may be early, and what passes between a row's time and its event's, which on a
 			// loaded machine was a third of the delay.
-			if gap := failures[i+1].At.Sub(failures[i].At); gap < least/2 {
-				t.Errorf("attempt %d came %v after the one before, want about %v", i+2, gap, least)
-			}
+			gap := failures[i+1].At.Sub(failures[i].At)
+			assert.That(t, gap >= least/2, "attempt %d came %v after the one before, want about %v", i+2, gap, least)
 		}
 		is(w, "retried", w.outcomes()["retried"], 2)
 		is(w, "applied", w.outcomes()["applied"], 0)
@@ -238,9 +237,8 @@ func (w *world) looks() int {
 func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 2, 1, 0
-	inside, proceed := w.stopping("twice")
-	w.startWith("twice")
-	await(t, inside, "it is in the handler")
+	w.publish("{}", "twice")
+	_, proceed := w.into(consumer.PointEffect, w.start)
 	// given its copy in the other lane's hand, which has seen the lock
 	w.publish("{}", "twice", "twice", "twice", "twice")
 	w.eventually("the lock was met", func() bool { return w.counts("rollbackd_lock_attempts_total")["held"] >= 1 })
@@ -281,7 +279,15 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 	type one struct{ backstop, lostReplay bool }
 	each(t, named(one{false, false}, one{true, false}, one{false, true}, one{true, true}),
 		func(t *testing.T, w *world, tc one) {
-			letter, queue := w.diedOnce("key"), w.cfg.Queue
+			w.oneBatch(2)
+			mend := w.hopelessUntilMended("key")
+			w.publish("{}", "key")
+			r := w.launch()
+			w.ended(dedup.Dead, "key")
+			w.quiet()
+			w.drains(r)
+			mend()
+			letter, queue := w.letter(), w.cfg.Queue
 			if tc.backstop {
 				queue = w.backstop()
 			}
@@ -294,28 +300,12 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 			w.settled(3)
 			w.quiet()
 			row, letters := w.row("key"), w.dead()
-			if row.Status == dedup.Dead && letters == 0 {
-				t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
-			}
+			assert.That(t, row.Status != dedup.Dead || letters != 0,
+				"LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
 			if tc.lostReplay && !tc.backstop && (row.Status != dedup.Success || row.Replays != 1) {
 				t.Errorf("the row is %v after %d replays, want it applied after one", row.Status, row.Replays)
 			}
 		})
-}
-
-// diedOnce makes a dead message of a key that is applied whenever it is tried again, takes its letter off the
-// dead-letter queue and returns it.
-func (w *world) diedOnce(key string) stack.Delivery {
-	w.t.Helper()
-	w.oneBatch(2)
-	mend := w.hopelessUntilMended(key)
-	w.publish("{}", key)
-	r := w.launch()
-	w.ended(dedup.Dead, key)
-	w.quiet()
-	require.OK(w.t, r.drained())
-	mend()
-	return w.letter()
 }
 
 func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {

@@ -40,17 +40,14 @@ func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
 	w := newWorld(t)
 	dsn := stack.Restricted(t, stack.MySQL(t), "SELECT ON *") // may read and nothing else
 	c := require.Get(consumer.Open(t.Context(), w.opened(dsn), w.handler))(t)
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "denied") {
-		t.Errorf("Run = %v, want what MySQL refused", err)
-	}
+	assert.Has(t, fmt.Sprint(c.Run(t.Context())), "denied", "Run says what MySQL refused:")
 }
 
 func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Observe = func(e consumer.Ended) {
-		if e.MessageID != e.Key || e.Took <= 0 {
-			t.Errorf("%s has the message id %s and took %v", e.Key, e.MessageID, e.Took)
-		}
+		assert.That(t, e.MessageID == e.Key && e.Took > 0, "%s has the message id %s and took %v", e.Key, e.MessageID,
+			e.Took)
 		panic("no such gauge")
 	}
 	w.startWith(keys("order", 20)...)
@@ -148,9 +145,8 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 		assert.Is(t, fmt.Sprintf("%+v", c.end), c.printed, "printed")
 		var line strings.Builder
 		slog.New(slog.NewTextHandler(&line, nil)).Info("ended", "end", c.end)
-		if _, got, _ := strings.Cut(strings.TrimSuffix(line.String(), "\n"), "msg=ended "); got != c.logged {
-			t.Errorf("logged: %s\nwant:   %s", got, c.logged)
-		}
+		_, got, _ := strings.Cut(strings.TrimSuffix(line.String(), "\n"), "msg=ended ")
+		assert.That(t, got == c.logged, "logged: %s\nwant:   %s", got, c.logged)
 	}
 }
 
@@ -273,10 +269,9 @@ func TestWhatEndsOneQueueEndsTheProgramAndIsNamed(t *testing.T) {
 	p := pairOn(w, func(one, other *consumer.Member) {
 		one.Migrate, other.Migrate, other.LogTable = false, false, "other_log"
 	})
-	if err := p.ends(w); !errors.Is(err, dedup.ErrSchema) || !strings.Contains(err.Error(), p.other.Queue) ||
-		strings.Contains(err.Error(), p.one.Queue+":") {
-		t.Errorf("Run = %v, want the schema, and the queue that lacks it", err)
-	}
+	err := p.ends(w)
+	assert.That(t, errors.Is(err, dedup.ErrSchema) && strings.Contains(err.Error(), p.other.Queue) &&
+		!strings.Contains(err.Error(), p.one.Queue+":"), "Run = %v, want the schema, and the queue that lacks it", err)
 }
 
 // Given a program of two queues whose messages fail once and are dead-lettered, then the letters of both come back by
@@ -327,13 +322,11 @@ func TestMembersThatDoNotFitAreRefused(t *testing.T) {
 		m := other
 		change(&m)
 		_, err := consumer.OpenAll(t.Context(), one, m)
-		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), m.Queue) {
-			t.Errorf("OpenAll = %v, want an error that says %q and names the queue", err, says)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), says) && strings.Contains(err.Error(), m.Queue),
+			"OpenAll = %v, want an error that says %q and names the queue", err, says)
 	}
-	if _, err := consumer.OpenAll(t.Context()); err == nil {
-		t.Error("no member is no error")
-	}
+	_, err := consumer.OpenAll(t.Context())
+	assert.That(t, err != nil, "no member is no error")
 	require.OK(t, require.Get(consumer.OpenAll(t.Context(), one, other))(t).Close())
 }
 
@@ -393,9 +386,8 @@ func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
 		t.Errorf("the minute of the faults is %+v, want 1 applied and 2 retried", m)
 	}
 	w.drains(writing)
-	if m, _ := w.minutes(); m.Applied != 1 || m.Retried != 2 {
-		t.Errorf("after both have ended it is %+v", m)
-	}
+	m, _ := w.minutes()
+	assert.That(t, m.Applied == 1 && m.Retried == 2, "after both have ended it is %+v", m)
 }
 
 // Given a daemon whose table of minutes is gone, or may not be written, then messages are consumed, and it says once
@@ -448,16 +440,13 @@ func TestAConsumerRelaysItsOutbox(t *testing.T) {
 	w.publish("{}", "a", "b")
 	w.eventually("the events", func() bool { return w.broker.Depth(events) == 2 })
 	require.OK(t, w.open(cfg.MySQLDSN).Exec("DROP TABLE rollbackd_outbox").Error)
-	w.eventually("the outbox is named", func() bool {
-		return slices.ContainsFunc(c.State().Degraded, func(why string) bool { return strings.HasPrefix(why, "outbox: ") })
-	})
+	w.eventually("the outbox is named", func() bool { return names(c.State().Degraded, "outbox") })
 	require.OK(t, stop())
 
 	cfg.MySQLDSN, cfg.Migrate = w.direct, false // the log alone is there
 	err := require.Get(consumer.Open(t.Context(), cfg, consumer.Each(put)))(t).Run(t.Context())
-	if !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "rollbackd migrate --outbox") {
-		t.Errorf("Run = %v, want an error that says who makes the table of the outbox", err)
-	}
+	assert.That(t, errors.Is(err, outbox.ErrSchema) && strings.Contains(err.Error(), "rollbackd migrate --outbox"),
+		"Run = %v, want an error that says who makes the table of the outbox", err)
 }
 
 // Given a table that is missing when a message comes, whoever's it is, then the log names it, the message stays in the

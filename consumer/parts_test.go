@@ -43,9 +43,7 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 	} {
 		assert.Is[gorm.ConnPool](t, got, guard, "the pool %s", name)
 	}
-	if db.ConnPool != pool || db.Statement.ConnPool != pool {
-		t.Error("the engine's own handle has lost its pool")
-	}
+	assert.That(t, db.ConnPool == pool && db.Statement.ConnPool == pool, "the engine's own handle has lost its pool")
 }
 
 // guarded is a transaction on a server with a procedure, as a handler gets it.
@@ -70,12 +68,10 @@ func TestWhatTheServerRolledBackNoCallHasEnded(t *testing.T) {
 		state := map[string]string{"1206": "HY000", "1213": "40001"}[number]
 		g := guarded(t, "CREATE PROCEDURE meets() BEGIN ROLLBACK; SIGNAL SQLSTATE '"+state+
 			"' SET MYSQL_ERRNO = "+number+"; END")
-		if _, err := g.ExecContext(t.Context(), "CALL meets()"); err == nil {
-			t.Fatal("the procedure has no error")
-		}
-		if err := g.returned(t.Context(), "ROLLBACK TO"); err != nil || g.over {
-			t.Errorf("after %s: %v, over %v", number, err, g.over)
-		}
+		_, err := g.ExecContext(t.Context(), "CALL meets()")
+		require.That(t, err != nil, "the procedure has no error")
+		err = g.returned(t.Context(), "ROLLBACK TO")
+		assert.That(t, err == nil && !g.over, "after %s: %v, over %v", number, err, g.over)
 	}
 }
 
@@ -114,12 +110,9 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 				s.stood, s.waited, s.came, s.acked = true, e.waited, e.came, e.acked
 				blamed = s.endedByDelivery(t.Context(), rabbit.ErrClosed, e.lived)
 			}
-			if blamed != c.blamed || s.quarantine.active() != c.cautious {
-				t.Errorf("blamed %v, cautious %v; want %v, %v", blamed, s.quarantine.active(), c.blamed, c.cautious)
-			}
-			if blamed && h.names(DependencyRabbitMQ) {
-				t.Error("RabbitMQ, which is there, is said to be missing")
-			}
+			assert.That(t, blamed == c.blamed && s.quarantine.active() == c.cautious, "blamed %v, cautious %v; want %v, %v",
+				blamed, s.quarantine.active(), c.blamed, c.cautious)
+			assert.That(t, !blamed || !h.names(DependencyRabbitMQ), "RabbitMQ, which is there, is said to be missing")
 		})
 	}
 }
@@ -134,9 +127,8 @@ func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
 		{lanes: 1, size: 1, patience: 2 * time.Minute, probe: true},
 		{lanes: 1, size: 1, patience: 3 * time.Minute, probe: true},
 	} {
-		if s.begin = probing(s.c, s.begin); s.begin != want {
-			t.Errorf("probe %d is %+v, want %+v", i+1, s.begin, want)
-		}
+		s.begin = probing(s.c, s.begin)
+		assert.Is(t, s.begin, want, "probe %d", i+1)
 		s.after(t.Context(), errGiveBack, time.Second)
 	}
 }
@@ -193,9 +185,7 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 
 	l.held.items = []*item{letter}
 	says(said("q.dead"))
-	if !l.c.holding.has(letter.id.Identity) || l.c.holding.size() != 1 {
-		t.Error("the letter is not held")
-	}
+	assert.That(t, l.c.holding.has(letter.id.Identity) && l.c.holding.size() == 1, "the letter is not held")
 
 	letter.copy.refused, letter.settlement = nil, settlement{by: byRetry, delay: time.Second} // whose connection has ended
 	says()
@@ -301,9 +291,7 @@ func TestAnEachOfOtherMessagesIsNoPlaceAmongTheEngines(t *testing.T) {
 		return each.Handle(ctx, &gorm.DB{Statement: &gorm.Statement{}}, []Message{message("first"), message("second"),
 			message("third")})
 	})
-	if at != -1 || err == nil {
-		t.Errorf("it was at %d (%v), want -1 and an error", at, err)
-	}
+	assert.That(t, at == -1 && err != nil, "it was at %d (%v), want -1 and an error", at, err)
 	close(over)
 	<-ended
 }
@@ -344,30 +332,22 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 		return got
 	}
 
-	if err := d.look(t.Context()); err == nil {
-		t.Error("nothing is said of the queue that is missing")
-	}
+	assert.That(t, d.look(t.Context()) != nil, "nothing is said of the queue that is missing")
 	want := map[string]float64{
 		"messages_ready main ": 3, "messages_ready dead .dead": 1, "messages_ready backstop .backstop": 0,
 		"messages_ready retry .retry.1s": 0, "consumers main ": 0, "consumers dead .dead": 0,
 		"consumers backstop .backstop": 1, "consumers retry .retry.1s": 0,
 	}
-	if diff := cmp.Diff(want, shown()); diff != "" {
-		t.Errorf("with one queue missing (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, shown())
+	assert.That(t, diff == "", "with one queue missing (-want +got):\n%s", diff)
 
 	// when the connection is cut, and then RabbitMQ is not there
 	d.conn.Close()
 	_ = d.look(t.Context())
-	if diff := cmp.Diff(want, shown()); diff != "" || connections != 2 {
-		t.Errorf("%d connections were made, want 2; (-want +got):\n%s", connections, diff)
-	}
+	diff = cmp.Diff(want, shown())
+	assert.That(t, diff == "" && connections == 2, "%d connections, want 2; (-want +got):\n%s", connections, diff)
 	d.conn.Close()
 	d.amqp.URLs = []string{"amqp://127.0.0.1:1/"}
-	if err := d.look(t.Context()); err == nil {
-		t.Error("RabbitMQ is not there, and nothing is said")
-	}
-	if got := shown(); len(got) > 0 {
-		t.Errorf("RabbitMQ is not there, and %v is shown", got)
-	}
+	assert.That(t, d.look(t.Context()) != nil, "RabbitMQ is not there, and nothing is said")
+	assert.Is(t, len(shown()), 0, "RabbitMQ is not there, and figures of it are shown")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,7 +19,9 @@ import (
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // notNull is what MySQL answers to an effect without a body.
@@ -327,9 +330,8 @@ func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 			w.quiet()
 		}
 		real.Effects = w.effects()
-		if diff := cmp.Diff(real.course, rehearsed.course); diff != "" {
-			t.Errorf("-on servers +in the rehearsal:\n%s", diff)
-		}
+		diff := cmp.Diff(real.course, rehearsed.course)
+		assert.That(t, diff == "", "-on servers +in the rehearsal:\n%s", diff)
 	})
 }
 
@@ -354,4 +356,132 @@ func (w *world) publishAll(all []consumer.Message) {
 		})
 	}
 	w.publishMessages(some...)
+}
+
+// rehearsing is an engine that does not run, for a handler.
+func (w *world) rehearsing(h consumer.Handler) *consumer.Consumer {
+	w.t.Helper()
+	cfg := w.cfg
+	cfg.AMQPURLs = []string{w.amqpURL}
+	c := require.Get(consumer.New(cfg, h, consumer.Options{DB: w.open(w.dsn)}))(w.t)
+	w.t.Cleanup(func() {
+		assert.OK(w.t, c.Close())
+	})
+	return c
+}
+
+// checksums are those of all tables.
+func (w *world) checksums() map[string]string {
+	w.t.Helper()
+	tables := column[string](w, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() "+
+		"AND table_type = 'BASE TABLE'")
+	sums := map[string]string{}
+	for _, row := range stack.RowsOf(w.t, w.db, "CHECKSUM TABLE "+strings.Join(tables, ", ")+" EXTENDED") {
+		sums[row["Table"]] = row["Checksum"]
+	}
+	return sums
+}
+
+func letter(key, body string) deadletter.Message {
+	return deadletter.Message{Identity: id(key), Body: []byte(body)}
+}
+
+// Given handlers that write and then end in each way, when a message is rehearsed, then it is said what would become of
+// it and which rows would change, and no table has changed.
+func TestARehearsalSaysWhatWouldBecomeOfAMessageAndWritesNothing(t *testing.T) {
+	type end struct {
+		texts   []string                    // what it sends
+		end     func(context.Context) error // how it ends; nil: with the errors of these
+		want    deadletter.Prospect
+		says    string
+		changed map[string]int64
+	}
+	with := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	all, null := "DELETE FROM effect", []string{"INSERT INTO effect (k, body) VALUES ('a', NULL)"}
+	each(t, map[string]end{
+		"rows are counted by table": {[]string{"INSERT INTO `effect` (k, body) VALUES ('a', '1'), ('b', '2')",
+			"UPDATE LOW_PRIORITY effect e SET body = '3' WHERE k IN ('a', 'stays')", "DELETE FROM effect WHERE k = 'nobody'"},
+			nil, deadletter.WouldApply, "", map[string]int64{"effect": 4}},
+		"the handler refuses it": {[]string{all}, with(consumer.Permanent(errors.New("no such order"))),
+			deadletter.WouldFail, "no such order", nil},
+		"the server refuses a statement": {null, nil, deadletter.WouldFail, "1048", nil},
+		"an error is swallowed":          {null, with(nil), deadletter.WouldFail, "1048", nil},
+		"it panics": {nil, func(context.Context) error { panic("no shelf") }, deadletter.WouldFail,
+			"no shelf", nil},
+		"a table is missing": {[]string{"DELETE FROM nowhere"}, nil, deadletter.WouldWait, "1146", nil},
+		"it is too early": {nil, with(consumer.Later(errors.New("the shelf opens at nine"), 0)), deadletter.WouldWait,
+			"at nine", nil},
+		"it ends the transaction":    {[]string{all, "COMMIT"}, nil, deadletter.WouldFail, "COMMIT", nil},
+		"it may end the transaction": {[]string{all, "CALL commits()"}, nil, deadletter.NotRehearsed, "CALL", nil},
+		"others hold the row": {[]string{"UPDATE effect SET body = '3' WHERE k = 'held'"}, nil, deadletter.WouldWait,
+			"1205", nil},
+		"its time is over": {[]string{"DELETE FROM effect WHERE k = 'stays'"},
+			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, deadletter.WouldFail, "handler timeout", nil},
+	}, func(t *testing.T, w *world, one end) {
+		w.hasty()
+		w.exec("ALTER TABLE effect ADD PRIMARY KEY (k)")
+		w.exec("INSERT INTO effect (k, body) VALUES ('stays', '0'), ('held', '0')")
+		w.exec("CREATE PROCEDURE commits() COMMIT")
+		w.rows(0, 1, "host/1/1/0/1", "k")
+		before := w.checksums()
+		holder := require.Get(w.db.BeginTx(t.Context(), nil))(t)
+		defer func() { _ = holder.Rollback() }()
+		require.Get(holder.ExecContext(t.Context(), "SELECT * FROM effect WHERE k = 'held' FOR UPDATE"))(t)
+		if !strings.Contains(one.says, "1205") {
+			_ = holder.Rollback()
+		}
+		c := w.rehearsing(consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			var errs []error
+			for _, text := range one.texts {
+				errs = append(errs, tx.Exec(text).Error)
+			}
+			if one.end != nil {
+				return one.end(ctx)
+			}
+			return errors.Join(errs...)
+		}))
+
+		got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}"))
+
+		require.OK(t, err)
+		if got.Prospect != one.want || (got.Err == nil) != (one.says == "") ||
+			got.Err != nil && !strings.Contains(got.Err.Error(), one.says) {
+			t.Errorf("it would be %s, %v; want %s, %q", got.Prospect, got.Err, one.want, one.says)
+		}
+		assert.That(t, maps.Equal(got.Changed, one.changed), "it would change %v, want %v", got.Changed, one.changed)
+		after := w.checksums()
+		assert.That(t, maps.Equal(before, after), "tables have changed: %v, were %v", after, before)
+	})
+}
+
+// Given a handler that acts outside MySQL, never returns, or writes to a table without transactions in another schema,
+// when a message is rehearsed, then no further one may be, and it is said why.
+func TestWhatNoRollbackTakesBackIsNotRehearsed(t *testing.T) {
+	w := newWorld(t)
+	w.hasty()
+	elsewhere := w.open(stack.MySQL(t))
+	require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
+	schema := stack.One[string](t, require.Get(elsewhere.DB())(t), "SELECT DATABASE()")
+	auditing := func(end error) consumer.Handler {
+		return handling(func(tx *gorm.DB, _ []consumer.Message) error {
+			return errors.Join(tx.Exec("INSERT INTO "+schema+".audit VALUES (1)").Error, end)
+		})
+	}
+	calls := func(context.Context, consumer.Message) error { t.Error("it was called"); return nil }
+	release := make(chan struct{})
+	defer close(release)
+	stuck := handling(func(*gorm.DB, []consumer.Message) error { <-release; return nil })
+	for name, tc := range map[string]struct {
+		handler consumer.Handler
+		says    string
+	}{
+		"it calls a service":               {consumer.Calls(calls, consumer.CallOptions{}), ""},
+		"it never returns":                 {stuck, "the one"},
+		"it writes what stays":             {auditing(nil), "no rollback takes back"},
+		"it writes what stays, then fails": {auditing(errors.New("no such order")), "no rollback takes back"},
+	} {
+		got, err := w.rehearsing(tc.handler).Rehearse(t.Context(), w.db, letter("the one", "{}"))
+		assert.That(t, errors.Is(err, deadletter.ErrNoRehearsal) && strings.Contains(err.Error(), tc.says) &&
+			errors.Is(err, consumer.ErrStuck) == (tc.says == "the one"), "%s: %+v, %v", name, got, err)
+	}
 }

@@ -32,12 +32,9 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 	first := w.launch()
 	w.eventually("it is at work", func() bool { return w.outcomes()["applied"] > 40 })
 	w.drains(first)
-	if s := first.State(); !s.Draining || s.Consuming {
-		t.Errorf("state %+v after a drain", s)
-	}
-	if err := first.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "before") {
-		t.Errorf("a second Run = %v, want an error", err)
-	}
+	s := first.State()
+	assert.That(t, s.Draining && !s.Consuming, "state %+v after a drain", s)
+	assert.Has(t, fmt.Sprint(first.Run(t.Context())), "before", "a second Run")
 	is(w, "effects", len(w.effects()), w.outcomes()["applied"])
 	w.start()
 	w.ended(dedup.Success, all...)
@@ -93,9 +90,8 @@ func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
 	is(w, "claims are left", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0"), 0)
 	once := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 1")
 	twice := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 2")
-	if once+twice != 450 || twice == 0 || twice > 200 {
-		t.Errorf("%d rows with one attempt, %d with two; want 450 in all, and one group with two", once, twice)
-	}
+	assert.That(t, once+twice == 450 && twice != 0 && twice <= 200,
+		"%d rows with one attempt, %d with two; want 450 in all, and one group with two", once, twice)
 	is(w, "retried", w.outcomes()["retried"], 450+twice)
 	is(w, "applied or dead", w.outcomes()["applied"]+w.outcomes()["dead_lettered"], 0)
 }
@@ -201,9 +197,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := w.cfg
 			tc.change(&cfg)
-			if _, err := consumer.New(cfg, w.handler, good); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("New = %v, want an error that names %s", err, tc.says)
-			}
+			_, err := consumer.New(cfg, w.handler, good)
+			assert.Has(t, fmt.Sprint(err), tc.says, "New")
 		})
 	}
 	calls := consumer.Calls(func(context.Context, consumer.Message) error { return nil }, consumer.CallOptions{})
@@ -213,9 +208,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		`Mux, tag "a": no Handler`: consumer.Mux{"a": nil},
 		`Mux, tag "a": Mux, tag "b": a handler made by Calls`: consumer.Mux{"a": consumer.Mux{"b": calls}},
 	} {
-		if _, err := consumer.New(w.cfg, h, good); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("New = %v, want an error that says %s", err, says)
-		}
+		_, err := consumer.New(w.cfg, h, good)
+		assert.Has(t, fmt.Sprint(err), says, "New")
 	}
 	for name, got := range map[string]func() (*consumer.Consumer, error){
 		"DB": func() (*consumer.Consumer, error) { return consumer.New(w.cfg, w.handler, consumer.Options{}) },
@@ -227,18 +221,15 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		},
 		"MySQLDSN": func() (*consumer.Consumer, error) { return consumer.Open(t.Context(), w.cfg, w.handler) },
 	} {
-		if _, err := got(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v, want an error that names %s", err, name)
-		}
+		_, err := got()
+		assert.Has(t, fmt.Sprint(err), name, "the error")
 	}
 	noKeys := w.cfg
 	noKeys.KeyFrom = "nowhere"
-	if _, err := noKeys.Letters(good.DB); err == nil {
-		t.Error("letters with keys from nowhere were taken")
-	}
-	if _, err := w.cfg.Letters(nil); err == nil {
-		t.Error("letters without a pool were taken")
-	}
+	_, err := noKeys.Letters(good.DB)
+	assert.That(t, err != nil, "letters with keys from nowhere were taken")
+	_, err = w.cfg.Letters(nil)
+	assert.That(t, err != nil, "letters without a pool were taken")
 	t.Run("metrics registered twice", func(t *testing.T) {
 		cfg := w.cfg
 		cfg.Registerer = prometheus.NewRegistry()
@@ -246,10 +237,9 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		_, second := consumer.New(cfg, w.handler, good)
 		cfg.Queue = "another"
 		_, other := consumer.New(cfg, w.handler, good)
-		if first != nil || second == nil || !strings.Contains(second.Error(), w.cfg.Queue) || other != nil {
-			t.Errorf("New = %v, then %v, and for another queue %v; want an error that names the queue the second time",
-				first, second, other)
-		}
+		assert.That(t, first == nil && second != nil && strings.Contains(second.Error(), w.cfg.Queue) && other == nil,
+			"New = %v, then %v, and for another queue %v; want an error that names the queue the second time", first,
+			second, other)
 	})
 }
 
@@ -331,18 +321,14 @@ func TestAPauseStopsEachDaemonOfTheFleetAndChargesNoMessageMoreThanOneDelivery(t
 		return w.broker.Unacked(w.cfg.Queue) == 0 && w.broker.Consumers(w.cfg.Queue) == 0
 	})
 	applied := len(w.effects())
-	if applied == 0 || applied+w.broker.Depth(w.cfg.Queue) != 600 {
-		t.Fatalf("%d effects and %d messages in the queue, want 600 in all", applied, w.broker.Depth(w.cfg.Queue))
-	}
+	require.That(t, applied != 0 && applied+w.broker.Depth(w.cfg.Queue) == 600,
+		"%d effects and %d messages in the queue, want 600 in all", applied, w.broker.Depth(w.cfg.Queue))
 	is(w, "daemons that say so", w.counts("rollbackd_paused")["person"], 2)
 	for range 20 {
 		d, ok := w.broker.Get(w.cfg.Queue)
-		if !ok {
-			t.Fatal("the queue is empty")
-		}
-		if n, _ := d.Headers["x-delivery-count"].(int64); n > 1 {
-			t.Errorf("a message that was given back is charged %d deliveries, want 1 at most", n)
-		}
+		require.That(t, ok, "the queue is empty")
+		n, _ := d.Headers["x-delivery-count"].(int64)
+		assert.That(t, n <= 1, "a message that was given back is charged %d deliveries, want 1 at most", n)
 		w.publish(string(d.Body), d.MessageId) // it was taken out by this test
 	}
 	// and a daemon that starts meanwhile takes nothing
@@ -375,12 +361,9 @@ func TestAPauseEndsByItselfAlsoWhileMySQLIsAway(t *testing.T) {
 	w.resume("p1")
 	// then it keeps to what it knew until the end, and then waits for MySQL alone
 	w.eventually("its end", func() bool {
-		paused := slices.ContainsFunc(r.State().Paused, func(why string) bool {
-			return strings.HasPrefix(why, consumer.PausedByPerson)
-		})
-		if !paused && time.Now().Before(ends.Add(-time.Second)) {
-			t.Fatal("it went on before the end, although nobody could tell it so")
-		}
+		paused := waitsFor(r, consumer.PausedByPerson)
+		require.That(t, paused || time.Now().After(ends.Add(-time.Second)),
+			"it went on before the end, although nobody could tell it so")
 		return !paused
 	})
 	proxy.Refuse(false)
@@ -486,9 +469,8 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 			mended.Store(true)
 			w.eventually("all have ended", func() bool { return w.over() == messages })
 			w.recovered(r)
-			if dead := w.dead(); dead > tc.dead {
-				t.Errorf("%d letters, want at most %d", dead, tc.dead)
-			}
+			dead := w.dead()
+			assert.That(t, dead <= tc.dead, "%d letters, want at most %d", dead, tc.dead)
 		})
 }
 
@@ -507,11 +489,7 @@ func TestTheBrakesDebtsArePaidBeforeItsPause(t *testing.T) {
 	w.eventually("nothing is claimed", func() bool {
 		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == 0
 	})
-	if !waitsFor(r, "max_dead_rate") {
-		t.Error("the pause is over")
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND owner IS NOT NULL AND " +
-		"consumer_times = 1"); n == 0 {
-		t.Error("no claim was given back: the brake held no letter of one")
-	}
+	assert.That(t, waitsFor(r, "max_dead_rate"), "the pause is over")
+	assert.AtLeast(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND owner IS NOT NULL AND "+
+		"consumer_times = 1"), 1, "claims given back, of which the brake held letters")
 }

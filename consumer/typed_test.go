@@ -263,15 +263,6 @@ func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
 	})
 }
 
-func panicsFor(key string) does {
-	return func(_ *gorm.DB, m consumer.Message) error {
-		if m.Key == key {
-			panic(key)
-		}
-		return nil
-	}
-}
-
 // Given middleware that hands on other messages than it was given, or a context by which nobody could know the call, or
 // calls its handler twice, whose first call has written already, then whom the handler would blame, or apply, nobody
 // knows: each of its calls is refused, with the reason, and has no effect.
@@ -362,7 +353,12 @@ func TestCallsAreTracedAndLogged(t *testing.T) {
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	w.cfg.MaxAttempts = 1
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	breaks := by(false, then(effectOfKey, panicsFor("bad")))
+	breaks := by(false, func(tx *gorm.DB, m consumer.Message) error {
+		if m.Key == "bad" {
+			panic("bad")
+		}
+		return effectOfKey(tx, m)
+	})
 	w.handler = consumer.With(breaks, consumer.Logged(log), consumer.Traced(provider), consumer.Recover)
 	const published = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, key := range []string{"good", "bad"} {
@@ -379,14 +375,11 @@ func TestCallsAreTracedAndLogged(t *testing.T) {
 				ends[a.Value.AsString()] = span.Status.Code
 			}
 		}
-		if len(span.Links) != 1 || span.Links[0].SpanContext.SpanID().String() != "b7ad6b7169203331" ||
-			span.Name != "handle "+tag {
-			t.Errorf("the span %s has the links %+v", span.Name, span.Links)
-		}
+		assert.That(t, len(span.Links) == 1 && span.Links[0].SpanContext.SpanID().String() == "b7ad6b7169203331" &&
+			span.Name == "handle "+tag, "the span %s has the links %+v", span.Name, span.Links)
 	}
-	if ends["good"] != codes.Unset || ends["bad"] != codes.Error || len(ends) != 2 {
-		t.Errorf("the spans ended as %v", ends)
-	}
+	assert.That(t, ends["good"] == codes.Unset && ends["bad"] == codes.Error && len(ends) == 2, "the spans ended as %v",
+		ends)
 	w.logged("level=DEBUG msg=handled message.group=test-group message.tag=stock.rollback message.key=good messages=1")
 	w.logged("level=WARN msg=handled message.group=test-group message.tag=stock.rollback message.key=bad messages=1")
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -44,16 +44,16 @@ type world struct {
 	db      *sql.DB  // the same
 	records *dedup.Log
 	handler consumer.Handler
-	logs    *safeBuffer
+	logs    *program.Log
 	// patience is how long to wait for what must happen.
 	patience time.Duration
 	last     *running      // engine that was launched
+	calls    tally         // of the world's handler, by key
 	minute   time.Duration // how long a minute of the charts takes; 0: a minute
 	answer   time.Duration // for which MySQL is waited; 0: 3 s
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
-	calls  [][]string              // keys of each call of the handler; guarded by mu
 	regs   []*prometheus.Registry  // of each engine started; guarded by mu
 }
 
@@ -92,7 +92,7 @@ func named[T any](cases ...T) map[string]T {
 
 func newWorldOn(t *testing.T, own servers) *world {
 	t.Helper()
-	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: time.Minute}
+	w := &world{t: t, reject: map[string]func() error{}, logs: &program.Log{}, patience: time.Minute}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of the engines:\n%s", w.logs)
@@ -261,9 +261,7 @@ func (w *world) startWith(keys ...string) *running {
 // drains stops an engine that has to drain.
 func (w *world) drains(r *running) {
 	w.t.Helper()
-	if err := r.drained(); err != nil {
-		w.t.Fatalf("Run = %v, want nil", err)
-	}
+	require.OK(w.t, r.drained())
 }
 
 // blaming blames those whom guilty has an error of.
@@ -304,15 +302,9 @@ func (w *world) writes(tx *gorm.DB, m consumer.Message) error {
 
 // handle is the world's handler: what is rejected has no effect.
 func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-	keys := make([]string, len(msgs))
-	for i, m := range msgs {
-		keys[i] = m.Key
-	}
 	err := blaming(msgs, w.judge)
-	w.mu.Lock()
-	w.calls = append(w.calls, keys)
-	w.mu.Unlock()
 	for _, m := range msgs {
+		w.calls.add(m.Key)
 		if err == nil {
 			err = tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Key, string(m.Body)).Error
 		}
@@ -346,12 +338,8 @@ func (w *world) failing(keys ...string) {
 // flaky makes the handler blame each of them in its first call, whether its transaction is shared or not.
 func (w *world) flaky(keys ...string) {
 	for _, k := range keys {
-		first := true
 		w.rejecting(k, func() error {
-			if !first {
-				return nil
-			}
-			first = false
+			delete(w.reject, k) // who asks has locked it
 			return errors.New("try again")
 		})
 	}
@@ -359,28 +347,12 @@ func (w *world) flaky(keys ...string) {
 
 // hopelessUntilMended makes the handler blame them for good until mend is called.
 func (w *world) hopelessUntilMended(keys ...string) (mend func()) {
-	var mended atomic.Bool
-	for _, k := range keys {
-		w.rejecting(k, func() error {
-			if mended.Load() {
-				return nil
-			}
-			return consumer.Permanent(errors.New("already shipped"))
-		})
-	}
-	return func() { mended.Store(true) }
-}
-
-// stopping makes the world's handler stop when it first comes to a message, from inside until proceed is called.
-func (w *world) stopping(key string) (inside <-chan struct{}, proceed func()) {
-	inside, stop, proceed := w.gate()
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		if slices.ContainsFunc(msgs, func(m consumer.Message) bool { return m.Key == key }) {
-			stop()
+	w.hopeless(keys...)
+	return func() {
+		for _, k := range keys {
+			w.rejecting(k, nil)
 		}
-		return w.handle(ctx, tx, msgs)
-	})
-	return inside, proceed
+	}
 }
 
 // hopeless makes the handler blame them for good.
@@ -421,11 +393,7 @@ func (w *world) send(routingKey string, msgs []rabbit.Message) {
 	for i, m := range msgs {
 		batch[i] = rabbit.Publishing{Exchange: w.cfg.Exchange, Key: routingKey, Message: m}
 	}
-	for i, err := range p.Publish(w.t.Context(), batch) {
-		if err != nil {
-			w.t.Fatalf("publish message %d: %v", i, err)
-		}
-	}
+	require.OK(w.t, p.Publish(w.t.Context(), batch)...)
 }
 
 func (w *world) declare() {
@@ -438,9 +406,8 @@ func (w *world) declare() {
 // exec runs a statement, also for a hook or a handler, whose goroutine goes on whatever comes of it.
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
-		w.t.Errorf("%s: %v", query, err)
-	}
+	_, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...)
+	assert.OK(w.t, err, query+":")
 }
 
 // rows makes rows that were moved an hour ago, and know no body.
@@ -473,9 +440,7 @@ func (w *world) settled(deliveries int) {
 // want compares two maps of counts.
 func (w *world) want(what string, got, want map[string]int) {
 	w.t.Helper()
-	if !maps.Equal(got, want) {
-		w.t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	assert.That(w.t, maps.Equal(got, want), "%s: %v, want %v", what, got, want)
 }
 
 // is compares two values.
@@ -537,9 +502,8 @@ func (w *world) wantRow(key string, want wanted) {
 		cmp.Or(want.Status, got.Status), cmp.Or(want.Attempts, got.Attempts), cmp.Or(want.Replays, got.Replays),
 		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says, want.Alone || got.Alone,
 	}
-	if got != all || !strings.Contains(row.Remark, want.Says) {
-		w.t.Errorf("the row of %s: %+v, want %+v", key, got, want)
-	}
+	assert.That(w.t, got == all && strings.Contains(row.Remark, want.Says), "the row of %s: %+v, want %+v", key, got,
+		want)
 }
 
 // wantRows compares the rows of several.
@@ -567,17 +531,8 @@ func (w *world) logged(text string) {
 // unsaid checks that the log does not have this.
 func (w *world) unsaid(text string) {
 	w.t.Helper()
-	if log := w.logs.String(); strings.Contains(log, text) {
-		w.t.Errorf("the log says %s:\n%s", text, log)
-	}
-}
-
-// flows checks that an engine consumes, and waits for nothing.
-func (r *running) flows(w *world) {
-	w.t.Helper()
-	if s := r.State(); !s.Consuming || len(s.Paused) > 0 {
-		w.t.Errorf("state %+v, want consuming and nothing that it waits for", s)
-	}
+	log := w.logs.String()
+	assert.That(w.t, !strings.Contains(log, text), "the log says %s:\n%s", text, log)
 }
 
 // keys makes n keys.
@@ -624,24 +579,6 @@ func once(keys ...string) map[string]int {
 		m[k] = 1
 	}
 	return m
-}
-
-// safeBuffer is a bytes.Buffer for several goroutines.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // links are proxies between an engine and its servers.
@@ -732,11 +669,7 @@ func (w *world) into(point consumer.Point, begin func() *running) (r *running, r
 
 func await(t *testing.T, event <-chan struct{}, what string) {
 	t.Helper()
-	select {
-	case <-event:
-	case <-time.After(time.Minute):
-		t.Fatalf("still not after a minute: %s", what)
-	}
+	poll.Receive(t, what, event)
 }
 
 // commit is MySQL's command COMMIT on the wire; READ COMMITTED is not.
@@ -775,14 +708,13 @@ func (w *world) sound(r *running) {
 	w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 })
 }
 
-func waitsFor(r *running, what string) bool {
-	for _, p := range r.State().Paused {
-		if strings.HasPrefix(p, what+":") {
-			return true
-		}
-	}
-	return false
+// names reports whether one of these, of a State, is about that.
+func names(whys []string, what string) bool {
+	return slices.ContainsFunc(whys, func(why string) bool { return strings.HasPrefix(why, what+": ") })
 }
+
+func waitsFor(r *running, what string) bool { return names(r.State().Paused, what) }
+func degraded(r *running, what string) bool { return names(r.State().Degraded, what) }
 
 // ended waits until every key has a row in this status.
 func (w *world) ended(status dedup.Status, keys ...string) {
@@ -823,9 +755,7 @@ func (w *world) dead() int { return w.broker.Depth(w.deadQueue()) }
 func (w *world) letter() stack.Delivery {
 	w.t.Helper()
 	d, ok := w.broker.Get(w.deadQueue())
-	if !ok {
-		w.t.Fatal("there is no letter")
-	}
+	require.That(w.t, ok, "there is no letter")
 	return d
 }
 
@@ -844,16 +774,7 @@ func (w *world) claim(key string) dedup.Claim {
 }
 
 // times is how often the handler was called with this key.
-func (w *world) times(key string) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, call := range w.calls {
-		if slices.Contains(call, key) { // no call has it twice
-			n++
-		}
-	}
-	return n
-}
+func (w *world) times(key string) int { return w.calls.of()[key] }
 
 // events is the story of a key.
 func (w *world) events(key string) []dedup.Event {
@@ -878,16 +799,6 @@ func column[T any](w *world, query string) (values []T) {
 func (w *world) end(want map[string]int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("outcomes %v", want), func() bool { return maps.Equal(w.outcomes(), want) })
-}
-
-// endedOnlyAs checks that no delivery has ended in another way.
-func (w *world) endedOnlyAs(outcomes ...string) {
-	w.t.Helper()
-	got := w.outcomes()
-	for _, o := range outcomes {
-		delete(got, o)
-	}
-	w.want("other outcomes", got, map[string]int{})
 }
 
 // database is the name of the test's database.

@@ -55,9 +55,8 @@ func say(ends ...consumer.Ended) (all []string) {
 
 func want[T any](t *testing.T, what string, got []T, want ...T) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
+	diff := cmp.Diff(want, got)
+	assert.That(t, diff == "", "%s (-want +got):\n%s", what, diff)
 }
 
 // freed are the bookings whose statements are committed.
@@ -207,9 +206,8 @@ func TestWhatComesLaterComesWhenItsHandlerSays(t *testing.T) {
 				"some day": {`in_progress, again in 1s: "nobody knows"`, `in_progress, again in 5s: "nobody knows"`,
 					`in_progress, again in 30s: "nobody knows"`, `in_progress, again in 2m0s: "nobody knows"`, "applied, attempt 1"},
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			diff := cmp.Diff(want, got)
+			assert.That(t, diff == "", "-want +got:\n%s", diff)
 		})
 	}
 }
@@ -296,10 +294,8 @@ func TestATrialWarnsOfWhatACheckFinds(t *testing.T) {
 				w.DeliverAll(consumertest.Message(tag, "b1", "1"), consumertest.Message(tag, "b2", "2"))
 				w.DeliverAll(consumertest.Message(tag, "b3", "2"), consumertest.Message(tag, "b4", "1"))
 				warned := strings.Count(said.String(), "check: ")
-				if (warned == 1) != (tc.want != "") || !strings.Contains(said.String(), tc.want) ||
-					warned > 0 && !strings.Contains(said.String(), "trial_test.go:") {
-					t.Errorf("warned %d times:\n%s", warned, &said)
-				}
+				assert.That(t, (warned == 1) == (tc.want != "") && strings.Contains(said.String(), tc.want) && (warned <= 0 ||
+					strings.Contains(said.String(), "trial_test.go:")), "warned %d times:\n%s", warned, &said)
 			})
 		})
 	}
@@ -345,13 +341,11 @@ func TestAnOutboxAloneTakesWhatIsPut(t *testing.T) {
 	changed.Body = []byte("[]")
 	assert.Error(t, outbox.Put(ctx, &o, changed), outbox.ErrConflict, "another body")
 	for _, inTime := range []bool{true, false} {
-		if got, err := outbox.Cancel(ctx, &o, m.Tag, m.Key); err != nil || got != inTime {
-			t.Errorf("Cancel = %v, %v, want %v", got, err, inTime)
-		}
+		got, err := outbox.Cancel(ctx, &o, m.Tag, m.Key)
+		assert.That(t, err == nil && got == inTime, "Cancel = %v, %v, want %v", got, err, inTime)
 	}
-	if _, err := o.ExecContext(ctx, "UPDATE rollbackd_outbox SET tries = 0"); err == nil {
-		t.Error("it takes a statement about its own table that it does not know")
-	}
+	_, err := o.ExecContext(ctx, "UPDATE rollbackd_outbox SET tries = 0")
+	assert.That(t, err != nil, "it takes a statement about its own table that it does not know")
 	const update = "UPDATE orders SET status = 'cancelled' WHERE id = ?"
 	res := require.Get(o.ExecContext(ctx, update, 7))(t)
 	assert.Is(t, require.Get(res.RowsAffected())(t), 1, "rows")
@@ -457,9 +451,8 @@ func TestTheSuiteNamesTheFaultThatBreaksAHandler(t *testing.T) {
 		run.Env = append(os.Environ(), inside+"=yes")
 		said, err := run.CombinedOutput()
 		for _, want := range []string{fault + " has broken the invariant", "booking:b"} {
-			if err == nil || !strings.Contains(string(said), want) {
-				t.Errorf("the suite ended with %v and does not say %q:\n%s", err, want, said)
-			}
+			assert.That(t, err != nil && strings.Contains(string(said), want),
+				"the suite ended with %v and does not say %q:\n%s", err, want, said)
 		}
 		return
 	}
