@@ -414,7 +414,6 @@ func TestNoErrorOfTheWebhookHoldsItsAddress(t *testing.T) {
 	}
 	for _, url := range []string{"", "ftp://token.example", "http://%zztoken", "token", "http:///token"} {
 		_, err := deadletter.NewWebhook(deadletter.WebhookOptions{URL: url})
-		assert.That(t, err != nil && !strings.Contains(err.Error(), "token"), "%q: %v, want a refusal without it", url,
-			err)
+		assert.That(t, err != nil && !strings.Contains(err.Error(), "token"), "%q: %v, want a refusal without it", url, err)
 	}
 }
