@@ -141,8 +141,8 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 	w.wantStory(secondFails+" "+thirdFails+" "+dies, all[4])
 	w.wantStory("failed>processing:2 processing>failed:2 failed>dead:2", all[5])
 	w.wantStory(secondWorks, without(all, all[3], all[4], all[5])...)
-	is(w, "claims, of which a group is one", w.number("SELECT COUNT(DISTINCT owner) FROM (SELECT owner FROM "+
-		"consumer_log_event WHERE 0 IN (`from`, `to`) UNION SELECT owner FROM consumer_log WHERE consumer_status < 2) AS c"), 3)
+	is(w, "claims, of which a group is one", w.number("SELECT COUNT(DISTINCT owner) FROM (SELECT owner FROM consumer_log "+
+		"WHERE consumer_status < 2 UNION SELECT owner FROM consumer_log_event WHERE 0 IN (`from`, `to`)) AS claims"), 3)
 }
 
 // The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
@@ -185,9 +185,7 @@ func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
 	w.cfg.Hook = func(p consumer.Point) {
 		switch p {
 		case consumer.PointCommitted:
-			committed.Do(func() {
-				w.rows(dedup.Success, 1, "", blamed[0])
-			})
+			committed.Do(func() { w.rows(dedup.Success, 1, "", blamed[0]) })
 		case consumer.PointFailed:
 			pieces.Add(1)
 		}

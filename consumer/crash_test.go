@@ -343,7 +343,7 @@ func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
 	letter := w.letter()
 	w.move(letter, backstop)
 	w.publishInto(backstop, "dead", "done")
-	w.broker.Publish("", backstop, stack.Message{MessageId: "done", Type: tag, Body: []byte("other")})
+	w.publishBody(backstop, "done", "other")
 	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 2})
 	// then the row still has its letter, as it was
 	found := map[string]string{}
@@ -369,9 +369,7 @@ func TestPoliciesOnTheMainQueueLoseNothing(t *testing.T) {
 	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, map[string]any{"message-ttl": 500})
 	gone := keys("gone", 5)
 	w.publishInto(w.cfg.Queue, gone...)
-	w.eventually("they are in the backstop", func() bool {
-		return w.broker.Depth(w.backstop()) == len(gone)
-	})
+	w.eventually("they are in the backstop", func() bool { return w.broker.Depth(w.backstop()) == len(gone) })
 	// then, when policies limit deliveries and length, each is a letter that says so, and the others are applied
 	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, map[string]any{
 		"delivery-limit": 5, "max-length": 1000, "overflow": "drop-head",

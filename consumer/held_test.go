@@ -121,9 +121,7 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	w.ended(dedup.Success, small...)
 	for i, k := range bad {
 		w.publish(strings.Repeat("x", (250-10*i)<<10), k)
-		w.eventually("it is held, or there is no room for it", func() bool {
-			return w.held() == i+1 || waitsFor(r, "held")
-		})
+		w.eventually("it is held, or there is no room for it", func() bool { return w.held() == i+1 || waitsFor(r, "held") })
 	}
 	w.publish("{}", "good")
 	w.paused(r, "held")
@@ -376,8 +374,7 @@ func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, serve
 	w.hopeless("hopeless")
 	w.declare()
 	for _, k := range large {
-		w.broker.Publish("", w.cfg.Queue, stack.Message{MessageId: k, Type: tag, Body: make([]byte, sizes[k]),
-			DeliveryMode: rabbit.Persistent})
+		w.publishBody(w.cfg.Queue, k, strings.Repeat("x", sizes[k]))
 	}
 	w.broker.LimitMessages(100000)
 	first := w.launch()

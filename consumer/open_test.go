@@ -46,8 +46,7 @@ func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
 func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Observe = func(e consumer.Ended) {
-		assert.That(t, e.MessageID == e.Key && e.Took > 0, "%s has the message id %s and took %v", e.Key, e.MessageID,
-			e.Took)
+		assert.That(t, e.MessageID == e.Key && e.Took > 0, "%s has the message id %s and took %v", e.Key, e.MessageID, e.Took)
 		panic("no such gauge")
 	}
 	w.startWith(keys("order", 20)...)
@@ -216,9 +215,7 @@ func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
 	_, before := open()
 	p := pairOn(w, func(one, other *consumer.Member) { one.MySQLDSN, other.MySQLDSN = dsn, dsn })
 	p.consuming()
-	leads := func(group string) bool {
-		return strings.Contains(w.logs.String(), "msg=elected group="+group+"\n")
-	}
+	leads := func(group string) bool { return strings.Contains(w.logs.String(), "msg=elected group="+group+"\n") }
 	w.eventually("it is elected for both groups", func() bool { return leads(p.one.Queue) && leads(p.other.Queue) })
 	w.eventually("eight connections are left", func() bool {
 		database, rabbit := open()

@@ -364,9 +364,7 @@ func (w *world) rehearsing(h consumer.Handler) *consumer.Consumer {
 	cfg := w.cfg
 	cfg.AMQPURLs = []string{w.amqpURL}
 	c := require.Get(consumer.New(cfg, h, consumer.Options{DB: w.open(w.dsn)}))(w.t)
-	w.t.Cleanup(func() {
-		assert.OK(w.t, c.Close())
-	})
+	w.t.Cleanup(func() { assert.OK(w.t, c.Close()) })
 	return c
 }
 

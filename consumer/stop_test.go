@@ -116,6 +116,26 @@ func TestADrainThatCannotFinishEndsInTime(t *testing.T) {
 	w.applied(keys("order", 10)...)
 }
 
+// Given a group of claims that waits for somebody's lock, when the engine is to stop and that lasts longer than it may
+// drain, then nobody has paid an attempt for it.
+func TestAStopThatDoesNotWaitForALockCostsNoAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(200)
+	w.cfg.Prefetch, w.cfg.DrainTimeout = 400, 300*time.Millisecond
+	all := keys("order", 200)
+	w.blamed(all...)
+	w.publish("{}", all...)
+	other := w.conn()
+	w.execOn(other, "LOCK TABLES effect WRITE")
+	r := w.launch()
+	w.eventually("all are claimed", func() bool {
+		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == len(all)
+	})
+	assert.Error(t, r.drained(), consumer.ErrDrainTimeout, "Run")
+	w.wantRows(wanted{Status: dedup.Failed, Attempts: 1}, all...)
+	w.execOn(other, "UNLOCK TABLES")
+}
+
 func TestADrainWhileServersAreAwayIsClean(t *testing.T) {
 	each(t, map[string]func(links){
 		"rabbitmq": func(l links) { l.amqp.Refuse(true); l.amqp.Cut() },
@@ -178,28 +198,24 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"prefetch over 16 bit": {func(c *consumer.Config) { c.Prefetch = 65536 }, "Prefetch"},
 		"negative linger":      {func(c *consumer.Config) { c.BatchLinger = -2 }, "BatchLinger"},
 		"lease below timeout":  {func(c *consumer.Config) { c.Lease = c.HandlerTimeout }, "Lease"},
-		"timeout too short": {func(c *consumer.Config) {
-			c.HandlerTimeout = 1999 * time.Millisecond
-		}, "HandlerTimeout 1.999s"},
-		"negative budget":    {func(c *consumer.Config) { c.MemoryBudget = -1 }, "MemoryBudget"},
-		"negative drain":     {func(c *consumer.Config) { c.DrainTimeout = -1 }, "DrainTimeout"},
-		"negative give back": {func(c *consumer.Config) { c.GiveBackAfter = -1 }, "GiveBackAfter"},
-		"short lock":         {func(c *consumer.Config) { c.LockTTL = time.Millisecond }, "LockTTL"},
-		"unknown policy":     {func(c *consumer.Config) { c.LockOnError = "hope" }, "LockOnError"},
-		"negative window":    {func(c *consumer.Config) { c.MaxDeadWindow = -1 }, "MaxDeadWindow"},
-		"negative brake":     {func(c *consumer.Config) { c.MaxDead = -2 }, "MaxDead"},
-		"negative retention": {func(c *consumer.Config) { c.LogRetention = -2 }, "LogRetention"},
-		"negative replays":   {func(c *consumer.Config) { c.MaxReplays = -1 }, "MaxReplays"},
-		"no broker":          {func(c *consumer.Config) { c.AMQPURLs = nil }, "AMQPURLs"},
-		"not an AMQP URL":    {func(c *consumer.Config) { c.AMQPURLs = []string{"http://x"} }, "AMQPURLs"},
-		"TLS to a plain URL": {func(c *consumer.Config) { c.AMQPTLS = &tls.Config{} }, "write amqps://"},
+		"timeout too short":    {func(c *consumer.Config) { c.HandlerTimeout = 1999e6 }, "HandlerTimeout 1.999s"},
+		"negative budget":      {func(c *consumer.Config) { c.MemoryBudget = -1 }, "MemoryBudget"},
+		"negative drain":       {func(c *consumer.Config) { c.DrainTimeout = -1 }, "DrainTimeout"},
+		"negative give back":   {func(c *consumer.Config) { c.GiveBackAfter = -1 }, "GiveBackAfter"},
+		"short lock":           {func(c *consumer.Config) { c.LockTTL = time.Millisecond }, "LockTTL"},
+		"unknown policy":       {func(c *consumer.Config) { c.LockOnError = "hope" }, "LockOnError"},
+		"negative window":      {func(c *consumer.Config) { c.MaxDeadWindow = -1 }, "MaxDeadWindow"},
+		"negative brake":       {func(c *consumer.Config) { c.MaxDead = -2 }, "MaxDead"},
+		"negative retention":   {func(c *consumer.Config) { c.LogRetention = -2 }, "LogRetention"},
+		"negative replays":     {func(c *consumer.Config) { c.MaxReplays = -1 }, "MaxReplays"},
+		"no broker":            {func(c *consumer.Config) { c.AMQPURLs = nil }, "AMQPURLs"},
+		"not an AMQP URL":      {func(c *consumer.Config) { c.AMQPURLs = []string{"http://x"} }, "AMQPURLs"},
+		"TLS to a plain URL":   {func(c *consumer.Config) { c.AMQPTLS = &tls.Config{} }, "write amqps://"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := w.cfg
-			tc.change(&cfg)
-			_, err := consumer.New(cfg, w.handler, good)
-			assert.Has(t, fmt.Sprint(err), tc.says, "New")
-		})
+		cfg := w.cfg
+		tc.change(&cfg)
+		_, err := consumer.New(cfg, w.handler, good)
+		assert.Has(t, fmt.Sprint(err), tc.says, "New, %s", name)
 	}
 	calls := consumer.Calls(func(context.Context, consumer.Message) error { return nil }, consumer.CallOptions{})
 	for says, h := range map[string]consumer.Handler{
@@ -230,17 +246,14 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	assert.That(t, err != nil, "letters with keys from nowhere were taken")
 	_, err = w.cfg.Letters(nil)
 	assert.That(t, err != nil, "letters without a pool were taken")
-	t.Run("metrics registered twice", func(t *testing.T) {
-		cfg := w.cfg
-		cfg.Registerer = prometheus.NewRegistry()
-		_, first := consumer.New(cfg, w.handler, good)
-		_, second := consumer.New(cfg, w.handler, good)
-		cfg.Queue = "another"
-		_, other := consumer.New(cfg, w.handler, good)
-		assert.That(t, first == nil && second != nil && strings.Contains(second.Error(), w.cfg.Queue) && other == nil,
-			"New = %v, then %v, and for another queue %v; want an error that names the queue the second time", first,
-			second, other)
-	})
+	cfg := w.cfg // whose metrics are registered twice
+	cfg.Registerer = prometheus.NewRegistry()
+	_, first := consumer.New(cfg, w.handler, good)
+	_, second := consumer.New(cfg, w.handler, good)
+	cfg.Queue = "another"
+	_, other := consumer.New(cfg, w.handler, good)
+	require.OK(t, first, other)
+	assert.Has(t, fmt.Sprint(second), w.cfg.Queue, "the second time, New")
 }
 
 func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {

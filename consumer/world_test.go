@@ -502,8 +502,7 @@ func (w *world) wantRow(key string, want wanted) {
 		cmp.Or(want.Status, got.Status), cmp.Or(want.Attempts, got.Attempts), cmp.Or(want.Replays, got.Replays),
 		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says, want.Alone || got.Alone,
 	}
-	assert.That(w.t, got == all && strings.Contains(row.Remark, want.Says), "the row of %s: %+v, want %+v", key, got,
-		want)
+	assert.That(w.t, got == all && strings.Contains(row.Remark, want.Says), "the row of %s: %+v, want %+v", key, got, want)
 }
 
 // wantRows compares the rows of several.
@@ -808,9 +807,7 @@ func (w *world) database() string { return column[string](w, "SELECT DATABASE()"
 func (w *world) publishInto(queue string, keys ...string) {
 	w.t.Helper()
 	for _, key := range keys {
-		w.broker.Publish("", queue, stack.Message{
-			MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
-		})
+		w.publishBody(queue, key, "{}")
 	}
 }
 

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -40,13 +39,16 @@ const goodBody = `{"order_sn":"of nobody","items":[{"sku_id":1,"quantity":1}]}`
 // badMessages are malformed, each in a way of its own, as testdata/bad.txt has them; or have a good body and no name.
 func badMessages(t *testing.T) map[string]badMessage {
 	text := require.Get(os.ReadFile("testdata/bad.txt"))(t)
-	bad := map[string]badMessage{"too many items": {body: manyItems(1001), reason: dedup.ReasonMalformed}}
+	var items []string
+	for i := range 1001 {
+		items = append(items, fmt.Sprintf(`{"sku_id":%d,"quantity":1}`, i+1))
+	}
+	many := `{"order_sn":"a","items":[` + strings.Join(items, ",") + "]}"
+	bad := map[string]badMessage{"too many items": {body: many, reason: dedup.ReasonMalformed}}
 	for line := range strings.Lines(string(text)) {
 		name, quoted, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		body, err := strconv.Unquote(quoted)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
+		require.That(t, err == nil, "%s: %v", line, err)
 		m := badMessage{body: repeated(body), reason: dedup.ReasonMalformed}
 		switch name {
 		case "text/xml":
@@ -68,19 +70,6 @@ func badMessages(t *testing.T) map[string]badMessage {
 
 func header(key any) func(m *rabbit.Message) {
 	return func(m *rabbit.Message) { m.Headers = rabbit.Table{"x-message-key": key} }
-}
-
-func manyItems(n int) string {
-	var b bytes.Buffer
-	b.WriteString(`{"order_sn":"a","items":[`)
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `{"sku_id":%d,"quantity":1}`, i+1)
-	}
-	b.WriteString("]}")
-	return b.String()
 }
 
 var numbers = regexp.MustCompile(`[0-9]+`)
@@ -129,12 +118,11 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	w.stop(daemon)
 
 	t.Logf("dead letters: %v", w.judged(401, len(bad)+1, oracle.Allowance{}).DeadByReason) // and the conflict
-	remarks := w.pairs("SELECT msg_id, CONCAT(reason, ': ', remark) FROM consumer_log WHERE consumer_status = 3")
+	remarks := w.pairs("SELECT msg_id AS k, CONCAT(reason, ': ', remark) AS v FROM consumer_log WHERE consumer_status = 3")
 	var got strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(bad)) {
-		if !strings.HasPrefix(remarks[key], string(bad[key].reason)+": ") {
-			t.Errorf("the row of %q says %q, want %s", key, remarks[key], bad[key].reason)
-		}
+		assert.That(t, strings.HasPrefix(remarks[key], string(bad[key].reason)+": "), "the row of %q says %q, want %s",
+			key, remarks[key], bad[key].reason)
 		text := remarks[key]
 		if bad[key].reason == dedup.ReasonPermanent { // of goods that are others each time
 			text = numbers.ReplaceAllString(text, "N")
@@ -200,19 +188,17 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		assert.Is(t, report.DuplicatesAbsorbed, len(sent)-messages, "duplicates absorbed")
 		return end{
 			report.After,
-			w.pairs("SELECT CONCAT(order_sn, '/', sku_id), CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) FROM " +
-				"stock_reservation"),
-			w.pairs("SELECT CONCAT(group_name, '/', msg_tag, '/', msg_key), CONCAT_WS(' ', consumer_status, reason) FROM " +
-				"consumer_log"),
+			w.pairs("SELECT CONCAT(order_sn, '/', sku_id) AS k, CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) " +
+				"AS v FROM stock_reservation"),
+			w.pairs("SELECT CONCAT(group_name, '/', msg_tag, '/', msg_key) AS k, CONCAT_WS(' ', consumer_status, reason) AS v " +
+				"FROM consumer_log"),
 		}
 	}
 	var ends []end
 	for _, batch := range []int{1, 500} {
 		t.Run(fmt.Sprintf("batch of %d", batch), func(t *testing.T) { ends = append(ends, run(t, batch)) })
 	}
-	if len(ends) < 2 {
-		t.Fatal("a run did not end")
-	}
+	require.That(t, len(ends) >= 2, "a run did not end")
 	for what, diff := range map[string]string{
 		"stock": cmp.Diff(ends[0].stock, ends[1].stock), "reservations": cmp.Diff(ends[0].reservations, ends[1].reservations),
 		"fates": cmp.Diff(ends[0].fates, ends[1].fates),
@@ -236,17 +222,12 @@ func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
 	return sent
 }
 
-// pairs reads two columns as text.
+// pairs reads the columns k and v as text.
 func (w *world) pairs(query string) map[string]string {
 	w.t.Helper()
-	rows := require.Get(w.db.QueryContext(w.t.Context(), query))(w.t)
-	defer rows.Close()
 	found := map[string]string{}
-	for rows.Next() {
-		var k, v string
-		require.OK(w.t, rows.Scan(&k, &v))
-		found[k] = v
+	for _, row := range stack.RowsOf(w.t, w.db, query) {
+		found[row["k"]] = row["v"]
 	}
-	require.OK(w.t, rows.Err())
 	return found
 }

@@ -2,16 +2,18 @@ package daemon_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
@@ -20,16 +22,16 @@ import (
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
 // childEnv, set to a key, makes this test binary a daemon that dies whenever its handler gets a message with that key.
 const childEnv = "ROLLBACKD_TEST_POISON"
-
-// hangEnv, set to a point of a message's life, makes this test binary a daemon whose lanes stand still there.
-const hangEnv = "ROLLBACKD_TEST_HANG_AT"
 
 // crashCode is the exit code of such a death.
 const crashCode = 66
@@ -106,82 +108,192 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	})
 	w.ended(len(orders))
 	w.stop(daemon)
-	if crashes < attempts || crashes > attempts+2 {
-		t.Errorf("%d crashes, want %d to %d", crashes, attempts, attempts+2)
-	}
+	assert.That(t, crashes >= attempts && crashes <= attempts+2, "%d crashes, want %d to %d", crashes, attempts,
+		attempts+2)
 	// The first claim of the poison shares its process with one claim of each other lane: these may lose an attempt, once.
 	report := w.judged(len(orders)-1, 1, oracle.Allowance{Attempts: 2})
 	assert.AtMost(t, report.AttemptsSpent, lanes-1, "the crashes cost innocents attempts, at most were to be expected")
 }
 
-// failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt
-// is due, and they share it.
-func (w *world) failedOnce(sent []oracle.Sent) {
-	group := w.config().Group
-	tx := require.Get(w.db.BeginTx(w.t.Context(), nil))(w.t)
-	defer func() { _ = tx.Rollback() }() // over already
-	for _, s := range sent {
-		hash := sha256.Sum256(s.Body)
-		require.Get(tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
-			body_hash, consumer_status, consumer_times, owner, consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, 2, 1,
-			'blame/1', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, w.route.Key, s.MessageID, s.MessageID,
-			s.Body, hash[:]))(w.t)
+// Given a daemon that stands still inside a transaction, or of which nothing arrives any more, when another one needs
+// its rows, then that one goes on with all that the first had not in hand within HANDLER_TIMEOUT + 10 s, and all is
+// applied within 90 s; and when the first goes on, it finds its session ended: nothing is applied twice, and no message
+// has lost an attempt.
+//
+// An ordinary run tries one of the ways, with times and numbers made smaller in proportion; make test-big tries all of
+// them one by one, with the defaults.
+func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	const patience = 90 * time.Second
+	smaller := []string{"HANDLER_TIMEOUT", "4s", "LEASE", "12s", "LOCK_TTL", "4s", "BATCH_SIZE", "250"}
+	big := os.Getenv(bigEnv) != ""
+	for _, name := range []string{"sql", "stock"} {
+		for _, vanish := range vanishings {
+			t.Run(name+", "+vanish.name, func(t *testing.T) {
+				messages := sized(5_000, 40_000) // more than the one that vanishes may hold
+				w := aloneWorld(t, onStock(t)[name]...)
+				if !big {
+					w.set(smaller...)
+				}
+				w.publish(w.route.Rollbacks(w.open(messages))...)
+				a, back := w.vanished(vanish.start(w))
+				began := time.Now()
+				b := w.start()
+				before := w.rows(dedup.Success)
+				w.within(patience, "the other one is past the locks",
+					func() bool { return w.rows(dedup.Success) > before+messages/20 })
+				took := time.Since(began).Round(time.Millisecond)
+				t.Logf("the other one goes on after %v, with %d messages applied before", took, before)
+				assert.AtMost(t, took, w.config().HandlerTimeout+10*time.Second, "the other one goes on after")
+				w.within(patience-time.Since(began), "all is applied", func() bool { return w.rows(dedup.Success) == messages })
+				t.Logf("all is applied after %v", time.Since(began).Round(time.Millisecond))
+				back()
+				w.ended(messages)
+				w.stop(b, a)
+				is(w, "attempts were lost", w.judged(messages, 0, oracle.Allowance{}).AttemptsSpent, 0)
+			})
+			if !big {
+				return
+			}
+		}
 	}
-	require.OK(w.t, tx.Commit())
 }
 
-// fullGroups are messages that have failed once, and wait for four lanes, so that each begins with half of its window.
-func fullGroups(t *testing.T, pairs ...string) *world {
-	w := newWorld(t, append([]string{"LANES", "4", "BATCH_SIZE", "200", "PREFETCH", "400"}, pairs...)...)
-	sent := w.route.Rollbacks(w.open(inGroups))
-	w.failedOnce(sent)
-	w.publish(sent...)
-	return w
+// victim is a daemon with an account of its own in MySQL, which can be made to vanish, again and again.
+type victim struct {
+	process      *program.Process
+	user         string
+	vanish, back func()
 }
 
-const inGroups, claimed = 4 * 400, 4 * 200
-
-// fullBatches make every lane begin with a batch that is one full group, however slow the machine is.
-var fullBatches = []string{
-	config.Prefix + "BATCH_SIZE=200", config.Prefix + "BATCH_LINGER=5s", config.Prefix + "MEMORY_BUDGET=1GiB",
+var vanishings = []struct {
+	name  string
+	start func(*world) victim
+}{
+	{"SIGSTOP", func(w *world) victim {
+		v := w.startVictim(nil)
+		v.vanish = func() { w.signal(v.process, syscall.SIGSTOP) }
+		v.back = func() { w.signal(v.process, syscall.SIGCONT) }
+		return v
+	}},
+	{"link that drops everything", func(w *world) victim {
+		proxy := stack.Proxy(w.t, stack.Addr(w.t, w.env["MYSQL_DSN"]))
+		v := w.startVictim(nil, "MYSQL_DSN", proxy.Through(w.env["MYSQL_DSN"]))
+		v.vanish, v.back = func() { proxy.Hold(true) }, func() { proxy.Hold(false) }
+		return v
+	}},
+	{"network taken down", func(w *world) victim {
+		apart := stack.NewApart(w.t)
+		var through []string
+		for _, server := range []string{"AMQP_URL", "MYSQL_DSN", "REDIS_URL"} {
+			through = append(through, server, apart.Through(w.env[server], stack.Addr(w.t, w.env[server])))
+		}
+		v := w.startVictim(apart, through...)
+		v.vanish, v.back = func() { apart.Cut(true) }, func() { apart.Cut(false) }
+		return v
+	}},
 }
 
-// Given a daemon whose lanes all hold a full group of claims, when it is killed, then another one has applied
-// everything within a minute, which is less than four leases, and only those claims have cost an attempt, one each.
-func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
-	w := fullGroups(t, "LEASE", "16s", "HANDLER_TIMEOUT", "8s", "LOCK_TTL", "8s")
-	hanging := w.child(hangEnv+"=claimed", fullBatches...)
-	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
-	w.kill(hanging)
-	killed := time.Now()
-	w.exec("CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM consumer_log")
-
-	daemon := w.start()
-	w.within(time.Minute, "everything is applied", func() bool { return w.rows(dedup.Success) == inGroups })
-	t.Logf("applied %v after the kill", time.Since(killed).Round(time.Millisecond))
-	w.ended(inGroups)
-	w.stop(daemon)
-	is(w, "messages needed more than one attempt after the kill",
-		w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> "+
-			"k.consumer_times + 1"), 0)
-	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"), claimed,
-		"the kill has cost messages an attempt")
-	w.judged(inGroups, 0, oracle.Allowance{Attempts: 3})
+// startVictim starts a daemon with an account of its own and some other settings, apart or not.
+func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
+	w.t.Helper()
+	ours := maps.Clone(w.env)
+	defer func() { w.env = ours }()
+	w.env = maps.Clone(ours)
+	w.set(pairs...)
+	account := require.Get(mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *")))(w.t)
+	account.Addr = stack.Addr(w.t, w.env["MYSQL_DSN"])
+	w.set("MYSQL_DSN", account.FormatDSN())
+	path, args := program.Shared(w.t), []string{"run"}
+	if apart != nil {
+		path, args = apart.Command(path, args...)
+	}
+	process := w.startProcess(program.Options{Path: path, Args: args, Env: w.environ(), Log: w.logs})
+	return victim{process: process, user: account.User}
 }
 
-// Given a daemon whose lanes all hold a full group of claims and wait for somebody's lock on the stock, when it is to
-// stop and that lasts longer than it may drain, then nobody has paid an attempt for it.
-func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
-	w := fullGroups(t, "DRAIN_TIMEOUT", "1s")
-	free := w.lockStock()
-	waiting := w.startProcess(program.Options{
-		Path: program.Shared(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
+// vanished makes the victim vanish inside a transaction that has what others need: a row is locked until one of its
+// statements waits for it.
+func (w *world) vanished(v victim) (p *program.Process, back func()) {
+	is := func(what string) bool {
+		w.count("SELECT SLEEP(0.2)") // MariaDB's picture of the transactions, a tenth of a second old, is made anew
+		return w.count("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+			"WHERE p.user = ? AND "+what, v.user) > 0
+	}
+	w.eventually("the daemon has vanished inside a transaction", func() bool {
+		lock := require.Get(w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
+		defer lock.Rollback() // it changes nothing
+		for _, text := range []string{
+			"SET SESSION wait_timeout = 600", "UPDATE stock SET version = version WHERE sku_id = 1",
+		} {
+			if _, err := lock.Exec(text); err != nil {
+				return false // it has to wait for the daemon itself
+			}
+		}
+		w.eventually("the daemon waits", func() bool { return is("waits") })
+		v.vanish()
+		require.OK(w.t, lock.Rollback())
+		if poll.Within(4*time.Second, func() bool { return is("p.command = 'Sleep' AND p.time > 0") }) {
+			return true
+		}
+		v.back()
+		return false
 	})
-	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
-	w.signal(waiting, syscall.SIGTERM)
-	w.exits(waiting, 1, time.Minute) // an error: it could not finish
-	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"), 0,
-		"the stop has cost messages an attempt, %d are claimed still", w.rows(dedup.Processing))
-	free()
-	is(w, "attempts beyond the first", w.finish(inGroups, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, inGroups)
+	return v.process, v.back
+}
+
+// Given MySQL's clock jumps 40 days ahead, over the retention, and comes back: then no row is deleted that is seconds
+// old, so what is sent again is a duplicate; what failed meanwhile, and what died, goes on when it would have anyhow;
+// and /readyz says that the clocks differ for as long as they do.
+func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
+	if os.Getenv("ROLLBACKD_TEST_CLOCK") == "" {
+		t.Skip("make test ONLY=clock runs this: a server asks for the time so often that a false clock costs a processor")
+	}
+	const jump = 40 * 24 * time.Hour
+	server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLClock: true})
+	setClock := func(offset time.Duration) {
+		t.Helper()
+		require.OK(t, server.SetClock(offset))
+	}
+	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
+		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s", "OUTBOX", "on")
+	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) " +
+		"VALUES ('t', 'k', '', '9999-12-31', UTC_TIMESTAMP(6))")
+	orders := w.open(10)
+	late := shop.Orders(w.rng, "late", 2, skus) // whose reservations come later
+	w.remember()
+	applied := w.route.Rollbacks(orders)
+	w.publish(applied...)
+	first := w.start()
+	w.eventually("the first are applied", func() bool { return w.rows(dedup.Success) == len(orders) })
+	w.stop(first)
+
+	setClock(jump)
+	daemon := w.start() // which looks for old rows within ten seconds
+	clocks := func() bool {
+		_, r := w.readyz(daemon)
+		return strings.Contains(strings.Join(r.Degraded, "; "), "clocks do not agree")
+	}
+	w.eventually("/readyz says that the clocks differ", clocks)
+	w.eventually("retention says that it does nothing", func() bool {
+		said := w.logs.Tail(1000)
+		return strings.Contains(said, "old rows of the consumer log could not be deleted") &&
+			strings.Contains(said, "old messages of the outbox could not be deleted")
+	})
+	w.publish(w.route.Rollback(late[0]))
+	w.eventually("it has died in the future", func() bool { return w.rows(dedup.Dead) == 1 })
+	w.publish(w.route.Rollback(late[1]))
+	w.eventually("it has failed in the future", func() bool { return w.rows(dedup.Failed) == 1 })
+	setClock(0)
+	const ahead = "SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp > UTC_TIMESTAMP(6) + INTERVAL 30 DAY"
+	require.Is(t, w.count(ahead), 2, "rows are ahead of the clock")
+	assert.Is(t, w.rows(dedup.Success), len(orders), "rows in success are left")
+	is(w, "parked messages of the outbox", w.waiting(), 1)
+	require.OK(t, shop.SeedReserved(t.Context(), w.db, late))
+	w.publish(applied...) // a re-send
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
+	w.eventually("/readyz says no more that the clocks differ", func() bool { return !clocks() })
+	w.ended(len(orders) + len(late))
+	w.stop(daemon)
+	w.judge(oracle.Allowance{Attempts: 3}) // those that had no reservation yet
 }

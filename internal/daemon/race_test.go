@@ -26,6 +26,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/outbox"
 	"github.com/rollbackd/rollbackd/outbox/relay"
 	"github.com/rollbackd/rollbackd/stock"
@@ -362,8 +363,7 @@ func (r *race) run(goods int64, ends ending, choices []int) (among []int) {
 	case inTime:
 		want = open
 	}
-	var got string
-	require.OK(t, r.db.QueryRowContext(ctx, r.stands, c.order).Scan(&got))
+	got := stack.One[string](t, r.db, r.stands, c.order)
 	heard := r.count("SELECT COUNT(*) FROM consumer_log WHERE msg_key = ?", c.order) > 0
 	refused, undone := errors.Is(payErr, stock.ErrReleased), errors.Is(payErr, errRollsBack)
 	events, told := r.count("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ?", releasedTag), 0
@@ -458,8 +458,7 @@ func (c *course) ended() bool {
 // waiting is how many transactions of this test wait for a row, by the one report that the servers do not keep for
 // others that ask soon after.
 func (c *course) waiting() int {
-	var kind, name, status string
-	require.OK(c.t, c.db.QueryRowContext(c.t.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status))
+	status := stack.RowsOf(c.t, c.db, "SHOW ENGINE INNODB STATUS")[0]["Status"]
 	return len(c.waits.FindAllString(status, -1))
 }
 
@@ -505,9 +504,8 @@ func TestAPaymentMeetsItsTimeoutAtEveryStep(t *testing.T) {
 			}
 			t.Logf("%d courses: %d in time, %d late, %d refused, %d rolled back, %d told; in %d of them one waited for a row "+
 				"of another", n, r.inTime, r.late, r.refused, r.undone, r.told, r.waited)
-			if min(r.inTime, r.late, r.refused, r.undone, r.told, r.waited) == 0 || n < 90 {
-				t.Error("some of these never came")
-			}
+			assert.That(t, min(r.inTime, r.late, r.refused, r.undone, r.told, r.waited) != 0 && n >= 90,
+				"some of these never came")
 		})
 	}
 }

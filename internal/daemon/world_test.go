@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
@@ -136,9 +135,7 @@ func (w *world) environ() []string {
 func (w *world) config() config.Config {
 	w.t.Helper()
 	cfg, warnings, err := config.Load(w.environ())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, err)
 	for _, warning := range warnings {
 		w.t.Log(warning)
 	}
@@ -310,19 +307,15 @@ func (w *world) types(args ...string) (output string, err error) {
 func (w *world) startProcess(o program.Options) *program.Process {
 	w.t.Helper()
 	p := require.Get(program.Start(o))(w.t)
-	w.t.Cleanup(func() {
-		assert.OK(w.t, p.Kill())
-	})
+	w.t.Cleanup(func() { assert.OK(w.t, p.Kill()) })
 	return p
 }
 
-// child starts this test binary as a daemon that a variable of the environment makes die or hang; see TestMain.
-func (w *world) child(variable string, more ...string) *program.Process {
+// child starts this test binary as a daemon that a variable of the environment makes die; see TestMain.
+func (w *world) child(variable string) *program.Process {
 	w.t.Helper()
 	executable := require.Get(os.Executable())(w.t)
-	return w.startProcess(program.Options{
-		Path: executable, Env: append(append(w.environ(), more...), variable), Log: w.logs,
-	})
+	return w.startProcess(program.Options{Path: executable, Env: append(w.environ(), variable), Log: w.logs})
 }
 
 // kill ends daemons with SIGKILL.
@@ -364,9 +357,8 @@ func (w *world) stop(all ...*program.Process) {
 	w.t.Helper()
 	for _, p := range all {
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-		if code, err := p.Stop(ctx); err != nil || code != 0 {
-			w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
-		}
+		code, err := p.Stop(ctx)
+		assert.That(w.t, err == nil && code == 0, "the drained daemon exited with %d (%v), want 0", code, err)
 		cancel()
 	}
 }
@@ -391,9 +383,8 @@ func (w *world) finish(applied, dead int, allow oracle.Allowance) *oracle.Report
 func (w *world) judged(applied, dead int, allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
 	report := w.judge(allow)
-	if report.Applied != applied || report.DeadLettered != dead {
-		w.t.Errorf("%d applied and %d dead, want %d and %d", report.Applied, report.DeadLettered, applied, dead)
-	}
+	assert.That(w.t, report.Applied == applied && report.DeadLettered == dead, "%d applied and %d dead, want %d and %d",
+		report.Applied, report.DeadLettered, applied, dead)
 	return report
 }
 
@@ -451,18 +442,11 @@ func is[T comparable](w *world, what string, got, want T) {
 	assert.Is(w.t, got, want, "%s", what)
 }
 
-// TestMain runs the tests, or, in a process that a test has started with childEnv or hangEnv set, a daemon with a
-// handler or a hook that no product has.
+// TestMain runs the tests, or, in a process that a test has started with childEnv set, a daemon with a handler that no
+// product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
 		os.Exit(runChild(daemon.Options{Handler: poisonedHandler{poison}}))
-	}
-	if point := os.Getenv(hangEnv); point != "" {
-		os.Exit(runChild(daemon.Options{Hook: func(p consumer.Point) {
-			if string(p) == point {
-				select {} // a lane stands still
-			}
-		}}))
 	}
 	stack.Main(m, program.Remove)
 }
