@@ -180,22 +180,6 @@ func TestALastAttemptThatNeverCameBackIsALetter(t *testing.T) {
 	})
 }
 
-func TestALiveLeaseIsLeftAlone(t *testing.T) {
-	w := newWorld(t)
-	w.hasty()
-	w.cfg.Lease = 4 * time.Second
-	w.recovered(w.start()) // so that the message comes while the lease lives, on a slow machine too
-	began := time.Now()
-	w.claim("busy")
-	w.publish("{}", "busy")
-	w.ended(dedup.Success, "busy")
-	assert.AtLeast(t, time.Since(began), w.cfg.Lease, "taken over after, before the lease was over")
-	w.quiet()
-	w.wantRow("busy", wanted{Attempts: 2})
-	assert.AtLeast(t, w.outcomes()["in_progress"], 1, "waits")
-	is(w, "different ends", len(w.outcomes()), 2) // those, and that it is applied
-}
-
 func TestAWorkerThatLostItsLeaseCommitsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lanes = 1
@@ -393,7 +377,7 @@ func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
 	r := w.launch()
 	w.ended(dedup.Dead, "dead")
 	w.quiet()
-	w.drains(r)
+	require.OK(t, r.drained())
 	letter := w.letter()
 	w.claim("busy")
 	backstop := w.backstop()
@@ -404,7 +388,7 @@ func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
 		w.eventually("the letter is back and acked", func() bool {
 			return w.dead() == 1 && w.broker.Unacked(backstop) == 1 && w.broker.Depth(backstop) <= 1
 		})
-		w.drains(r)
+		require.OK(t, r.drained())
 		is(w, "letters of one row", w.dead(), 1)
 	}
 }

@@ -573,31 +573,6 @@ func (w *world) attempts(keys ...string) map[string]int {
 	return got
 }
 
-func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{Concurrency: 8})
-	var busy atomic.Int32
-	s.answering(func(context.Context, consumer.Message) error {
-		assert.AtMost(t, busy.Add(1), 8, "calls at a time")
-		busy.Add(-1)
-		return nil
-	})
-	all := keys("order", 100)
-	w.publish("{}", all...)
-	w.startWith(all...)
-	w.settled(200)
-	w.calledOnce(s, all...)
-	w.ended(dedup.Success, all...)
-	w.quiet()
-	is(w, "rows of success that keep bodies", w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL"), 0)
-	// and copies that come later, of which Redis knows nothing any more
-	client, _ := w.redisOf()
-	require.OK(t, client.FlushAll(t.Context()).Err())
-	w.publish("{}", all[:50]...)
-	w.settled(250)
-	w.want("calls", s.calls.of(), once(all...))
-}
-
 // Given a service that answers one call in each way, then each has its attempts and its end, and the answers are
 // counted by their words.
 func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {

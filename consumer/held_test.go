@@ -399,7 +399,7 @@ func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, serve
 		w.wantRow(k, wanted{Status: dedup.Failed, Reason: reasons[k]})
 	}
 	// and a restart
-	w.drains(first)
+	require.OK(t, first.drained())
 	r := w.start()
 	w.holds(len(large))
 	// when the limit is raised

@@ -285,7 +285,7 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 			r := w.launch()
 			w.ended(dedup.Dead, "key")
 			w.quiet()
-			w.drains(r)
+			require.OK(t, r.drained())
 			mend()
 			letter, queue := w.letter(), w.cfg.Queue
 			if tc.backstop {

@@ -364,7 +364,7 @@ func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
 	}
 	w.publishMessages(late...)
 	w.settled(300)
-	w.drains(ending)
+	require.OK(t, ending.drained())
 	w.eventually("300 are written down as applied", func() bool { m, _ := w.minutes(); return m.Applied == 300 })
 	if m, _ := w.minutes(); m.Lag[13] != 300 || m.Retried != 0 || len(m.Dead) != 0 {
 		t.Errorf("the first minute is %+v, want 300 with a lag of 10 to 30 seconds", m)
@@ -382,7 +382,7 @@ func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
 	if m, _ := w.minutes(); m.Applied != 1 || m.Retried != 2 || len(m.Dead) != 2 {
 		t.Errorf("the minute of the faults is %+v, want 1 applied and 2 retried", m)
 	}
-	w.drains(writing)
+	require.OK(t, writing.drained())
 	m, _ := w.minutes()
 	assert.That(t, m.Applied == 1 && m.Retried == 2, "after both have ended it is %+v", m)
 }
@@ -407,7 +407,7 @@ func TestADaemonThatCannotWriteMinutesConsumesAndSaysItOnce(t *testing.T) {
 			w.publish("{}", strconv.Itoa(i))
 		}
 		w.settled(10)
-		w.drains(r)
+		require.OK(t, r.drained())
 		assert.Is(t, strings.Count(w.logs.String(), says), 1, "times it is said that minutes are not written")
 		assert.Is(t, len(w.effects()), 10, "effects")
 	})

@@ -31,7 +31,7 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 	w.publish("{}", all...)
 	first := w.launch()
 	w.eventually("it is at work", func() bool { return w.outcomes()["applied"] > 40 })
-	w.drains(first)
+	require.OK(t, first.drained())
 	s := first.State()
 	assert.That(t, s.Draining && !s.Consuming, "state %+v after a drain", s)
 	assert.Has(t, fmt.Sprint(first.Run(t.Context())), "before", "a second Run")
@@ -57,7 +57,7 @@ func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
 	r.stop()
 	w.eventually("it drains", func() bool { return r.State().Draining })
 	release()
-	w.drains(r)
+	require.OK(t, r.drained())
 	w.ended(dedup.Success, good...)
 	// then only the other one comes again
 	w.eventually("nothing is in anybody's hands", func() bool { return w.broker.Unacked(w.cfg.Queue) == 0 })
@@ -85,7 +85,7 @@ func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
 	r.stop()
 	w.eventually("it drains", func() bool { return r.State().Draining })
 	release()
-	w.drains(r)
+	require.OK(t, r.drained())
 	// then that group had its second attempt, and the others still have it
 	is(w, "claims are left", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0"), 0)
 	once := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 1")

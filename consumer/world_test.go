@@ -167,10 +167,9 @@ func (w *world) open(dsn string) *gorm.DB {
 
 func (w *world) log(db *gorm.DB) *dedup.Log {
 	w.t.Helper()
-	l := require.Get(dedup.NewLog(db, dedup.LogOptions{
+	return require.Get(dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: w.cfg.Lease, Delays: w.cfg.RetryDelays, MaxAttempts: w.cfg.MaxAttempts,
 	}))(w.t)
-	return l
 }
 
 // running is an engine that a test started.
@@ -239,15 +238,11 @@ func (p process) drained() error {
 }
 
 // ends waits until it has ended by itself, and returns what Run returned.
-func (p process) ends(w *world) (err error) {
+func (p process) ends(w *world) error {
 	w.t.Helper()
 	defer p.drained()
-	select {
-	case err = <-p.done:
-		close(p.done)
-	case <-time.After(w.patience):
-		w.t.Errorf("Run goes on after %v", w.patience)
-	}
+	err := poll.Receive(w.t, "Run has ended", p.done)
+	close(p.done)
 	return err
 }
 
@@ -256,12 +251,6 @@ func (w *world) startWith(keys ...string) *running {
 	w.t.Helper()
 	w.publish("{}", keys...)
 	return w.start()
-}
-
-// drains stops an engine that has to drain.
-func (w *world) drains(r *running) {
-	w.t.Helper()
-	require.OK(w.t, r.drained())
 }
 
 // blaming blames those whom guilty has an error of.
@@ -637,24 +626,18 @@ func (w *world) crashAt(point consumer.Point) {
 	l.sever()
 }
 
-// gate is where the first to stop waits, from reached until release, or the end of the test.
-func (w *world) gate() (reached <-chan struct{}, stop, release func()) {
+// blockAt makes engines started from now on wait at a point, once, from reached until release, or the end of the test.
+func (w *world) blockAt(point consumer.Point) (reached <-chan struct{}, release func()) {
 	at, goOn := make(chan struct{}), make(chan struct{})
 	release = sync.OnceFunc(func() { close(goOn) })
 	w.t.Cleanup(release)
 	var first sync.Once
-	return at, func() { first.Do(func() { close(at); <-goOn }) }, release
-}
-
-// blockAt makes engines started from now on wait at a point, once, from reached until release.
-func (w *world) blockAt(point consumer.Point) (reached <-chan struct{}, release func()) {
-	reached, stop, release := w.gate()
 	w.cfg.Hook = func(p consumer.Point) {
 		if p == point {
-			stop()
+			first.Do(func() { close(at); <-goOn })
 		}
 	}
-	return reached, release
+	return at, release
 }
 
 // into begins an engine, by start or launch, that waits at a point as blockAt has it, and returns when it does.
