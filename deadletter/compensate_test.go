@@ -178,17 +178,11 @@ func (w *world) bookmarked() {
 func (w *world) wantTold(l *listener, want ...string) {
 	w.T.Helper()
 	w.Eventually("all are told", func() (string, bool) { return "", len(l.keys()) >= len(want) })
-	w.settled()
-	assert.Equal(w.T, l.keys(), want, "told")
-}
-
-// settled waits until the bookmark is behind the last step.
-func (w *world) settled() {
-	w.T.Helper()
-	w.Eventually("the bookmark at the end", func() (string, bool) {
+	w.Eventually("the bookmark is behind the last step", func() (string, bool) {
 		at, err := w.Records.Bookmark(w.T.Context(), group)
 		return fmt.Sprint(at, err), int(at) == w.Number("SELECT MAX(id) FROM consumer_log_event")
 	})
+	assert.Equal(w.T, l.keys(), want, "told")
 }
 
 func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {

@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -133,9 +134,8 @@ func ofReason(reason dedup.Reason) deadletter.Filter {
 
 func (w *world) wantRow(id dedup.Identity, status dedup.Status, replays int) {
 	w.T.Helper()
-	if row := w.RowOf(id); row.Status != status || row.Replays != replays {
-		w.T.Errorf("row of %v is %v after %d replays, want %v after %d", id, row.Status, row.Replays, status, replays)
-	}
+	row := w.RowOf(id)
+	assert.Is(w.T, fmt.Sprint(row.Status, " ", row.Replays), fmt.Sprint(status, " ", replays), "row of %v, its replays", id)
 }
 
 func (w *world) events(id dedup.Identity) []dedup.Event {
@@ -153,13 +153,8 @@ func (w *world) conflict(key, body string) (rabbit.Delivery, wire.Identified) {
 // put publishes the letter of a message to the dead-letter queue; its row is the caller's business.
 func (w *world) put(d rabbit.Delivery, id wire.Identified, o wire.CopyOptions) {
 	w.T.Helper()
-	o.Identity = id
-	if o.Reason == "" {
-		o.Reason = dedup.ReasonExhausted
-	}
-	if o.Error == "" {
-		o.Error = "shelf is locked"
-	}
+	o.Identity, o.Error = id, "shelf is locked"
+	o.Reason = cmp.Or(o.Reason, dedup.ReasonExhausted)
 	w.Must(w.Publisher.Publish(w.T.Context(), []rabbit.Publishing{{
 		Key: rabbit.DeadQueue(w.Queue), Message: wire.Copy(d, w.Queue, o),
 	}})...)
