@@ -145,22 +145,6 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 		"WHERE consumer_status < 2 UNION SELECT owner FROM consumer_log_event WHERE 0 IN (`from`, `to`)) AS claims"), 3)
 }
 
-// The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
-func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
-	var slow atomic.Bool
-	w.doing(func(tx *gorm.DB, m consumer.Message) error {
-		if m.Key == "order-0007" && !slow.Swap(true) {
-			<-tx.Statement.Context.Done()
-		}
-		return tx.Statement.Context.Err()
-	})
-	all := w.judged(keys("order", 20), map[string]int{"applied": 20})
-	w.wantStory("absent>processing:1 processing>success:1", all[7])
-	w.wantStory("", without(all, all[7])...)
-}
-
 // When one of many blamed messages has a row by then, each that shares its statements is looked at by itself. They are
 // few at a time, so that this never takes longer than a call of the log may.
 func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {

@@ -482,8 +482,7 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 			mended.Store(true)
 			w.eventually("all have ended", func() bool { return w.over() == messages })
 			w.recovered(r)
-			dead := w.dead()
-			assert.That(t, dead <= tc.dead, "%d letters, want at most %d", dead, tc.dead)
+			assert.AtMost(t, w.dead(), tc.dead, "letters")
 		})
 }
 

@@ -182,8 +182,7 @@ func TestAHandfulGrowsWithTheSmallLettersThatCame(t *testing.T) {
 		r.choose(c.of)
 		r.began = time.Now().Add(-time.Duration(c.seconds) * time.Second)
 		r.queue, r.tally.Seen = &queue{read: c.came, bytes: c.came * c.each}, c.came
-		have := (&queueSource{run: r}).handful()
-		assert.That(t, have == c.want, "%s: %d letters are taken together, want %d", name, have, c.want)
+		assert.Is(t, (&queueSource{run: r}).handful(), c.want, "%s: letters that are taken together", name)
 	}
 }
 
