@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +16,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -220,4 +228,205 @@ func killConnections(s *strike) {
 		}
 		_ = s.pass(200 * time.Millisecond)
 	}
+}
+
+// plantName is unique; whoever plants has everything for itself.
+func (w *world) plantName() string {
+	w.planted++
+	return fmt.Sprintf("planted-%06d", w.planted)
+}
+
+// unreadable is a producer whose headers no daemon's library can read, among the load: of ten kinds that can never be
+// read, and of three whose frame is full until RabbitMQ adds x-delivery-count: these are read each time, and are
+// rollbacks of orders that nobody has reserved.
+func unreadable(s *strike) {
+	publish := func(id string, headers rabbit.Table, fate oracle.Fate) {
+		body := fmt.Appendf(nil, `{"order_sn":"%s"}`, id)
+		err := stack.Publish(s.load.urls[0], s.load.route.Exchange, s.load.route.Key, stack.Message{
+			MessageId: id, DeliveryMode: rabbit.Persistent, Headers: headers, Body: body,
+		})
+		s.load.ledger.RecordNameless(body, fate, err)
+		hash := sha256.Sum256(body)
+		s.keys = append(s.keys, hash[:])
+		must.OK(err)
+	}
+	for _, odd := range stack.UnreadableHeaders("chaos") {
+		publish("unreadable-"+s.plantName(), odd.Table, oracle.ToDie(dedup.ReasonUnidentified))
+	}
+	// No daemon can settle anything meanwhile, and its connection is cut when it holds it all.
+	s.lock("UNLOCK TABLES", "LOCK TABLES consumer_log WRITE")
+	err := must.Catch(func() {
+		for i := range stack.FillingHeaders("chaos", "", "") {
+			id := "unreadable-" + s.plantName()
+			publish(id, stack.FillingHeaders("chaos", id, "")[i].Table, oracle.ToDie(dedup.ReasonExhausted))
+		}
+	})
+	s.until(10*time.Second, func() bool { n, err := s.depth(queue); return err == nil && n == 0 })
+	for _, l := range s.links[onRabbit] {
+		l.Cut()
+	}
+	must.OK(errors.Join(err, s.undo()))
+	s.hits = s.die("have unreadable headers", "body_hash")
+}
+
+// die waits until all messages with the strike's keys in a column are dead, and counts them. Where people replay, those
+// count that were dead before.
+func (s *strike) die(what, column string) (dead int) {
+	if len(s.keys) == 0 {
+		return 0
+	}
+	const patience = time.Minute
+	query := fmt.Sprintf("SELECT COUNT(DISTINCT %s) FROM consumer_log WHERE (consumer_status = 3 OR replays > 0) "+
+		"AND %[1]s IN (?%s)", column, strings.Repeat(",?", len(s.keys)-1))
+	all := func() bool { return s.ask(&dead, query, s.keys...) == nil && dead == len(s.keys) }
+	if !s.until(patience, all) && s.ctx.Err() == nil {
+		s.violation("only %d of %d messages that %s are dead %v later", dead, len(s.keys), what, patience)
+	}
+	return dead
+}
+
+// lock runs statements on a connection of its own, which undo ends by another one.
+func (s *strike) lock(undo string, do ...string) {
+	conn := must.Get(s.db.Conn(s.ctx))
+	s.undo = func() error {
+		_, err := conn.ExecContext(context.WithoutCancel(s.ctx), undo)
+		return errors.Join(err, conn.Close())
+	}
+	must.Exec(s.ctx, conn, do...)
+}
+
+const (
+	waitsForTable = "SELECT COUNT(*) FROM " + stack.Processes + " WHERE user = ? AND state LIKE 'Waiting for table%'"
+	waitsForRow   = "SELECT COUNT(*) FROM " + stack.Transactions + " JOIN " + stack.Processes + " p ON p.id = conn " +
+		"WHERE p.user = ? AND waits"
+)
+
+// waiting is how many connections of the daemons wait now.
+func waiting(query string) meter {
+	return func(s *strike) (n int) {
+		_ = s.ask(&n, query, user) // it may wait itself
+		return n
+	}
+}
+
+// lockTables is a colleague's LOCK TABLES, or a dump that takes a table's read lock.
+func lockTables(s *strike) {
+	mode := []string{"WRITE", "READ"}[s.variant/3%2]
+	s.lock("UNLOCK TABLES", "LOCK TABLES "+s.pick(written)+" "+mode)
+}
+
+// alterTable rebuilds a table by copying it, behind a colleague's transaction that has read from it: MySQL lets nobody
+// pass a change of a table that waits.
+func alterTable(s *strike) {
+	s.lock("COMMIT", "BEGIN", "SELECT 1 FROM "+s.pick(written)+" LIMIT 1")
+	commit, done := s.undo, make(chan error, 1)
+	s.undo = func() error { return errors.Join(commit(), <-done) }
+	go func() { // joined by undo
+		done <- must.Catch(func() { s.exec("ALTER TABLE " + s.pick(written) + " FORCE, ALGORITHM=COPY") })
+	}()
+}
+
+// rowLocks is a colleague who locks a third of all goods, and the next, and the next, again and again, each third for a
+// few seconds. Who needs goods of all three waits for one after the other, in one call of the handler.
+func rowLocks(s *strike) {
+	const thirds, each = 3, 1800 * time.Millisecond
+	ctx, cancel := context.WithTimeout(s.ctx, s.lasts)
+	done := make(chan error, 1)
+	go func() { // joined by undo
+		done <- must.Catch(func() {
+			must.Side(thirds, func(third int) {
+				holds := time.Duration(third+1) * each // the first time: so they take turns
+				for ctx.Err() == nil {
+					s.holdGoods(ctx, third, thirds, holds)
+					holds = thirds * each
+				}
+			})
+		})
+	}()
+	s.undo = func() error { cancel(); return <-done }
+}
+
+// holdGoods locks every step-th sku from the first on, for so long, in the order in which the daemons do.
+func (w *world) holdGoods(ctx context.Context, first, step int, lasts time.Duration) {
+	end, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	tx := must.Get(w.db.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
+	defer tx.Rollback() // it has read only
+	for sku := first; sku < skus; sku += step {
+		must.Value[int64](context.WithoutCancel(ctx), tx, "SELECT amount FROM stock WHERE sku_id = ? FOR UPDATE", sku+1)
+	}
+	<-end.Done()
+}
+
+// crowd is how many messages are planted at once: more than RabbitMQ still takes when a queue is full.
+const crowd = 60
+
+// fullDead is a policy that lets the dead-letter queue take a few letters more and then refuse.
+func fullDead(s *strike) {
+	const room = 5
+	s.bound(rabbit.DeadQueue(queue), must.Get(s.depth(rabbit.DeadQueue(queue)))+room)
+	s.plant(func(name string) oracle.Sent {
+		cut := s.load.route.Message(name, []byte(`{"order_sn":`))
+		return oracle.Sent{Publishing: cut, Fate: oracle.ToDie(dedup.ReasonMalformed)}
+	})
+}
+
+var shortestRetry = rabbit.RetryQueue(queue, retryDelays[0])
+
+func fullRetry(s *strike) {
+	s.bound(shortestRetry, 1)
+	s.plant(s.load.unknown)
+}
+
+// goneRetry deletes the shortest retry queue while nothing is in it, and lets the program declare it again. That no row
+// is open is not enough: a message that was given back before it had an attempt has no row, and its copy waits there.
+func goneRetry(s *strike) {
+	s.load.pure.Store(true)
+	empty := func() bool {
+		depth, err := s.depth(shortestRetry)
+		return err == nil && depth == 0 && s.noOpenRow() == nil
+	}
+	if !s.until(time.Minute, empty) && s.ctx.Err() == nil {
+		must.OK(errors.New("the retry queues did not become empty"))
+	}
+	s.undo = func() error {
+		_, err := program.Run(context.WithoutCancel(s.ctx), s.o.Binary, s.asRoot, "migrate")
+		return err
+	}
+	must.Get(s.eval(lookUp(shortestRetry) + `, {ok, 0} = rabbit_amqqueue:delete(Q, false, false, <<"chaos">>)`))
+	s.plant(s.load.unknown)
+}
+
+// bound bounds the length of a queue, which then refuses what is published to it, until undo.
+func (s *strike) bound(queue string, length int) {
+	s.undo = func() error { return must.Catch(func() { dropPolicy("full")(s) }) }
+	s.policy("full", "^"+strings.ReplaceAll(queue, ".", "[.]")+"$",
+		fmt.Sprintf(`{<<"max-length">>, %d}, {<<"overflow">>, <<"reject-publish">>}`, length))
+}
+
+// plant publishes a crowd of messages that cannot be applied beside the load.
+func (s *strike) plant(message func(name string) oracle.Sent) {
+	p := rabbit.NewPublisher(rabbit.Config{URLs: s.load.urls, Name: "chaos planter"})
+	defer func() { _ = p.Close(context.WithoutCancel(s.ctx)) }() // everything is confirmed, or the run fails
+	sent := []oracle.Sent{}
+	for range crowd {
+		sent = append(sent, message(s.plantName()))
+	}
+	must.OK(shop.Publish(s.ctx, p, s.load.ledger, sent, nil))
+	for _, m := range sent {
+		s.keys = append(s.keys, []byte(m.MessageID))
+	}
+	s.before, s.since = s.applied(), time.Now()
+}
+
+// takesAgain ends it that a queue refuses copies that messages need. The load has gone on, and must not have noticed.
+func takesAgain(s *strike) {
+	s.load.pure.Store(false)
+	took := time.Since(s.since)
+	most := int(took.Seconds() * float64(s.o.Rate))
+	if n := s.applied() - s.before; len(s.keys) > 0 && n < most/4 && s.ctx.Err() == nil {
+		s.violation("%s: %d messages were applied in %v, at least %d were published", s.name, n, took, most)
+	}
+	undo(s)
+	s.die("waited for a queue", "msg_key")
 }

@@ -2,14 +2,27 @@ package chaos
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Options say how long and how hard to try. All must be set unless they say otherwise.
@@ -199,4 +212,391 @@ func Kinds() (names []string) {
 		names = append(names, k.name)
 	}
 	return names
+}
+
+const (
+	queue       = "stock.rollback" // the main queue
+	outboxTable = "rollbackd_outbox"
+
+	database = "shop"
+	user     = "rollbackd"          // of the daemons, so that its rights can be revoked
+	account  = "'" + user + "'@'%'" // in SQL
+	skus     = 200
+	diskSize = 8 << 30 // bytes: room for a run of an hour; what is free costs nothing
+
+	// grant gives the daemons the rights on a table that the documentation asks for. Those on a table can be revoked at
+	// once; those on a whole database stay with the connections there are.
+	grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO " + account
+)
+
+var (
+	written = []string{"stock", "stock_reservation", "consumer_log", outboxTable} // by a message that is applied
+	// tables are what the daemons write.
+	tables = append(slices.Clone(written), "consumer_log_event", "consumer_log_act", "consumer_log_once",
+		"consumer_log_minute", "rollbackd_meta")
+
+	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+)
+
+// What is counted besides hits.
+const (
+	charges = "attempts charged" // daemons whose lanes a fault may have cost the attempt they had claimed
+	begun   = "faults begun"
+	ended   = "faults ended"
+	broken  = "schema broken" // faults after which a daemon that starts may refuse the schema
+	strays  = "sources with transactions of their own"
+)
+
+// world is one run: servers, links, daemons, what lies before and behind them, and load.
+type world struct {
+	ctx   context.Context // ends when the run is cut short
+	o     Options
+	plan  []planned
+	stack *stack.Stack
+	// links are the daemons' to one of the three servers: to all nodes of RabbitMQ, and before the proxy that leads to one
+	// node of a database cluster. The relays, to those and the database, and the order service have links of their own.
+	links   map[string][]*stack.TCPProxy
+	db      *sql.DB // of root, not through the proxy of the daemons
+	chain   chain
+	environ []string
+	asRoot  []string // environ with an account that may migrate
+	planted int      // numbers what faults plant
+
+	compensated int // letters that the daemons replayed by themselves; only that job counts on
+	killed      int // replays; likewise
+
+	soak    *soak
+	fleet   *fleet
+	load    *load
+	oracle  oracle.World
+	before  oracle.Stock
+	report  *oracle.Report // the last one
+	targets map[string]*sync.Mutex
+	start   time.Time
+
+	mu         sync.Mutex
+	tallies    []*tally       // guarded by mu, as all below
+	counts     map[string]int // see above
+	violations []string       // what was wrong besides the oracle's findings
+}
+
+func newWorld(ctx context.Context, o Options) (w *world, err error) {
+	w = &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(), counts: map[string]int{},
+		targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
+	w.soak = &soak{w: w, looked: w.start}
+	for _, target := range everything {
+		w.targets[target] = new(sync.Mutex)
+	}
+	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(w.plan), o.Phase.nodes)
+	heartbeat := 10 // seconds, what the daemons ask for
+	if o.Round {
+		heartbeat = 3
+	}
+	servers := stack.Options{
+		RabbitMQNodes: o.Phase.nodes, Log: o.Out,
+		RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority", heartbeat),
+	}
+	if c := o.Phase.cluster; c != nil {
+		servers.MySQLNodes, servers.Replication = databaseNodes, c.replication
+	}
+	isDisk := func(p planned) bool { return p.name == diskFull }
+	if slices.ContainsFunc(w.plan, isDisk) {
+		servers.MySQLDisk = diskSize
+	}
+	w.stack, err = stack.Start(ctx, servers)
+	if errors.Is(err, stack.ErrNoDisk) {
+		w.plan = slices.DeleteFunc(w.plan, isDisk)
+		w.say("%s is left out: %v", diskFull, err)
+		servers.MySQLDisk = 0
+		w.stack, err = stack.Start(ctx, servers)
+	}
+	if err == nil {
+		err = must.Catch(func() { w.link(); w.openShop(); w.migrate(); w.fill(); w.startFleet() })
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the world: %w", err), w.close())
+	}
+	return w, nil
+}
+
+// link puts a proxy on each link.
+func (w *world) link() {
+	add := func(to string, servers ...*stack.Server) {
+		for _, server := range servers {
+			w.links[to] = append(w.links[to], must.Get(stack.NewProxy(server.Addr(), func(format string, args ...any) {
+				w.violation("proxy: "+format, args...)
+			})))
+		}
+	}
+	add(onRabbit, w.stack.Nodes...)
+	add(onMySQL, w.stack.MySQL)
+	add(onRedis, w.stack.Redis)
+	add(onOutbox, append(slices.Clone(w.stack.Nodes), w.stack.MySQL)...)
+	add(onShop, w.stack.MySQL)
+}
+
+// openShop makes the database, the daemons' account and their settings.
+func (w *world) openShop() {
+	root := must.Get(mysql.ParseDSN(w.stack.MySQL.URL()))
+	w.db = stack.OpenMySQL(root.Clone())
+	w.exec("CREATE DATABASE "+database, "CREATE USER "+account+" IDENTIFIED BY '"+user+"'",
+		"GRANT SELECT ON "+database+".* TO "+account)
+	must.OK(w.db.Close())
+	root.DBName = database
+	own := root.Clone()
+	root.Timeout, root.ReadTimeout = 5*time.Second, 3*time.Minute // frozen, or asked by the oracle of an hour
+	if c := w.o.Phase.cluster; c != nil {
+		root.Params = c.causal // what is read is what the cluster has committed; the daemons see to it themselves
+	}
+	w.db = stack.OpenMySQL(root)
+
+	var urls, direct []string
+	for i, node := range w.stack.Nodes {
+		urls, direct = append(urls, w.links[onRabbit][i].Through(node.URL())), append(direct, node.URL())
+	}
+	asRoot, served := own.FormatDSN(), own.Clone()
+	own.User, own.Passwd, own.Addr = user, user, w.links[onMySQL][0].Addr
+	settings := map[string]string{
+		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(),
+		"REDIS_URL": w.links[onRedis][0].Through(w.stack.Redis.URL()),
+		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": strconv.Itoa(lanes), "BATCH_SIZE": "100",
+		"MAX_ATTEMPTS": strconv.Itoa(maxAttempts), "RETRY_DELAYS": "200ms,500ms,1s,2s",
+		"HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
+		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s", "EMIT": event,
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		w.environ = append(w.environ, "ROLLBACKD_"+name+"="+settings[name])
+	}
+	w.asRoot = append(slices.Clone(w.environ), "ROLLBACKD_MYSQL_DSN="+asRoot) // the later one counts
+	w.oracle = oracle.World{
+		DB: w.db, LogTable: "consumer_log", Group: "stock-rollback",
+		KeyFrom: "header:x-message-key,property:message_id,body:sha256",
+		AMQPURL: direct[0], Queue: queue, Delays: retryDelays, Unacked: func(queue string) (int, error) {
+			return w.total("messages_unacknowledged", fmt.Sprintf(`Name =:= <<"%s">>`, queue))
+		},
+		Chain: &oracle.Chain{Orders: "orders", Outbox: outboxTable, Told: listener + ".told"},
+	}
+	w.openChain(served)
+	w.load = &load{w: w, urls: direct, route: shop.Route{Exchange: "stock", Key: "stock.rollback"}}
+	w.load.ledger = must.Get(w.oracle.NewLedger())
+}
+
+// migrate makes tables and topology with the binary's own command, as root.
+func (w *world) migrate() {
+	must.Get(program.Run(w.ctx, w.o.Binary, w.asRoot, "migrate"))
+	for _, table := range tables {
+		w.exec(strings.ReplaceAll(grant, "{}", table))
+	}
+	must.Get(program.Run(w.ctx, w.o.Binary, w.chain.asListener, "migrate"))
+	must.OK(oracle.Audit(w.ctx, w.db))
+}
+
+// close stops everything that newWorld has started.
+func (w *world) close() error {
+	if w.fleet != nil {
+		w.fleet.kill()
+	}
+	var errs []error
+	if w.db != nil {
+		errs = append(errs, w.db.Close())
+	}
+	if w.chain.db != nil {
+		errs = append(errs, must.Get(w.chain.db.DB()).Close())
+	}
+	for _, links := range w.links {
+		for _, l := range links {
+			l.Close()
+		}
+	}
+	if w.stack != nil {
+		errs = append(errs, w.stack.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// pass lets time pass, until the run is cut short.
+func (w *world) pass(d time.Duration) error { return wait.For(w.ctx, d) }
+
+// until asks every 50 ms until the answer is yes, at most for d.
+func (w *world) until(d time.Duration, yes func() bool) bool {
+	return poll.During(w.ctx, d, 50*time.Millisecond, yes)
+}
+
+// wait waits until nothing is wrong, or the run is cut short.
+func (w *world) wait(d time.Duration, what string, wrong func() error) {
+	var last error
+	if !w.until(d, func() bool { last = wrong(); return last == nil }) && w.ctx.Err() == nil {
+		must.OK(last, what, " after ", d)
+	}
+}
+
+// exec runs statements as root, also when the run is cut short: what was begun is ended too.
+func (w *world) exec(statements ...string) {
+	must.Exec(context.WithoutCancel(w.ctx), w.db, statements...)
+}
+
+// ask asks for one value, for a second at most.
+func (w *world) ask(into any, query string, args ...any) error {
+	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+	defer cancel()
+	return w.db.QueryRowContext(ctx, query, args...).Scan(into)
+}
+
+// number asks for a number.
+func (w *world) number(query string) int { return must.Value[int](w.ctx, w.db, query) }
+
+// applied is the number of success rows, 0 while the database cannot be asked.
+func (w *world) applied() (n int) {
+	const all = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"
+	if err := w.db.QueryRowContext(w.ctx, all).Scan(&n); err != nil {
+		w.say("cannot count what is applied: %v", err) // a database that another fault has hit
+	}
+	return n
+}
+
+const openRows = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)"
+
+func (w *world) noOpenRow() error {
+	var open int
+	err := w.ask(&open, openRows)
+	return none(open, err, "rows are open")
+}
+
+// eval runs an Erlang expression in the first node of RabbitMQ that answers, also when the run is cut short.
+func (w *world) eval(expression string) (text string, err error) {
+	var errs []error
+	for _, node := range w.stack.Nodes {
+		if text, err = ask(context.WithoutCancel(w.ctx), node, expression); err == nil {
+			return text, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+// lookUp begins an Erlang expression about a queue, which is Q then.
+func lookUp(queue string) string {
+	return fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>))`, queue)
+}
+
+// erlang is an expression whose value is a number.
+func (w *world) erlang(expression string) (int, error) {
+	text, err := w.eval(expression)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(text)
+}
+
+// inHandsOf counts the deliveries that a process holds; 0 when the broker is down, too, and nobody can tell.
+func (w *world) inHandsOf(pid int) int {
+	n, err := w.erlang(fmt.Sprintf(`Own = [P || [{pid, P}, {client_properties, Ps}] <-
+			rabbit_networking:connection_info_all([pid, client_properties]),
+		{<<"connection_name">>, _, Name} <- Ps, lists:suffix("/%d", binary_to_list(Name))],
+		lists:sum([N || [{connection, C}, {messages_unacknowledged, N}] <- rabbit_channel:info_all([connection,
+			messages_unacknowledged]), lists:member(C, Own)])`, pid))
+	if err != nil {
+		w.say("no node says what a daemon holds")
+	}
+	return n
+}
+
+// total adds an item up for all queues of these names. Only the node that leads a queue knows its counts, so all are
+// asked; RabbitMQ updates them every five seconds.
+func (w *world) total(item, names string) (int, error) {
+	return w.erlang(fmt.Sprintf(`lists:sum([lists:max([0 | [N || Node <- [node() | nodes()],
+		[{_, N}] <- [rpc:call(Node, rabbit_amqqueue, info, [Q, [%s]], 3000)],
+			is_integer(N)]]) || Q <- rabbit_amqqueue:list(<<"/">>),
+		begin {resource, _, _, Name} = amqqueue:get_name(Q), %s end])`, item, names))
+}
+
+// none is nil when a count is 0.
+func none(n int, err error, what string) error {
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d %s", n, what)
+	}
+	return err
+}
+
+// idle is nil when all queues but the dead letters' are empty, nobody holds a delivery, and no row is open.
+func (w *world) idle() error {
+	n, err := w.total("messages", fmt.Sprintf(`Name =/= <<"%s">>`, rabbit.DeadQueue(queue)))
+	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow(), w.chainIdle())
+}
+
+// quiet waits until nothing is unacked in any queue.
+func (w *world) quiet() {
+	w.wait(30*time.Second, "deliveries are in somebody's hands", func() error {
+		n, err := w.total("messages_unacknowledged", "true")
+		return none(n, err, "deliveries are unacked")
+	})
+}
+
+// depth is how many messages wait in a queue and are in nobody's hands.
+func (w *world) depth(queue string) (int, error) {
+	conn, err := rabbit.Dial(w.ctx, rabbit.Config{URLs: w.load.urls, Name: "chaos depth"})
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	ready, _, err := conn.Depth(w.ctx, queue)
+	return ready, err
+}
+
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintf(w.o.Out, "%6.1fs  %s\n", time.Since(w.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (w *world) violation(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
+	w.say("VIOLATION: "+format, args...)
+}
+
+func (w *world) tally(name string) *tally {
+	return w.tallies[slices.IndexFunc(w.tallies, func(t *tally) bool { return t.name == name })]
+}
+
+// count counts a fault or a job.
+func (w *world) count(name string, hits int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tally(name)
+	t.times++
+	t.hits += hits
+	if hits > 0 {
+		t.hit++
+	}
+	if err != nil {
+		t.failed++
+		t.last = err
+	}
+}
+
+func (w *world) add(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what]++
+}
+
+// charge notes a fault that may cost each lane of so many daemons the attempt it had claimed.
+func (w *world) charge(daemons int) {
+	for range daemons {
+		w.add(charges)
+	}
+}
+
+func (w *world) counted(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[what]
+}
+
+// undisturbed returns a function that says whether, from now until it is called, no other fault than the caller's was
+// there.
+func (w *world) undisturbed() func() bool {
+	before := w.counted(begun)
+	alone := before == w.counted(ended)+1
+	return func() bool { return alone && w.counted(begun) == before }
 }

@@ -5,7 +5,7 @@
 // each fault counts what it hit, and a kind of fault that never hit anything fails the run.
 //
 // The kinds are the rows of the table in kinds.go: what begins one, what ends it, what it may cost. The phases are
-// those in phases.go; in one of them people work beside it all: they replay, reconcile, prune, purge and move letters
+// those in strike.go; in one of them people work beside it all: they replay, reconcile, prune, purge and move letters
 // by hand.
 //
 // A soak is a run of hours with one fault a minute, in which memory, goroutines, handles and latency must not grow.

@@ -4,15 +4,23 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -171,4 +179,156 @@ func (l *load) poison() oracle.Sent {
 // would make it "crashed".
 func (l *load) unknown(name string) oracle.Sent {
 	return oracle.Sent{Publishing: l.route.Message("unknown-"+name, fmt.Appendf(nil, `{"order_sn":"unknown-%s"}`, name))}
+}
+
+const (
+	relays = 2
+	lease  = 30 * time.Second // of what a relay has claimed
+
+	seller   = "seller"         // the order service, and its account
+	listener = "listener"       // the service that hears of what was released, and its schema
+	event    = "stock.released" // what it hears, and its queue
+
+	clerks = 4                // who place orders, and end them, at the same time
+	share  = 5                // for so many messages of the load one order is placed
+	memory = 20               // so many orders later a clerk ends one
+	latest = 15 * time.Second // of a timeout, beyond a second: some come before an order ends, and most are taken back
+)
+
+// chain is what lies before and behind the daemons: an order service that puts its messages into the outbox, relays,
+// and a service that applies each event, in a schema of its own.
+type chain struct {
+	db *gorm.DB // of the order service
+
+	relays, listens, asListener []string // environments: of relays, of the listener, and with an account that may migrate
+}
+
+// openChain makes what the two services have of their own. root is how the shop is reached.
+func (w *world) openChain(root *mysql.Config) {
+	c := &w.chain
+	asRoot, asUser, asSeller := root.Clone(), root.Clone(), root.Clone()
+	asRoot.DBName, asUser.DBName = listener, listener
+	asUser.User, asUser.Passwd, asUser.Addr = user, user, w.links[onMySQL][0].Addr
+	asSeller.User, asSeller.Passwd, asSeller.Addr = seller, seller, w.links[onShop][0].Addr
+	w.exec("CREATE DATABASE "+listener, "GRANT ALL ON "+listener+".* TO "+account, "CREATE TABLE "+listener+".told ("+
+		"id BIGINT AUTO_INCREMENT PRIMARY KEY, event VARBINARY(255) NOT NULL) ENGINE=InnoDB",
+		"CREATE USER "+seller+" IDENTIFIED BY '"+seller+"'", "GRANT ALL ON "+database+".* TO "+seller, shop.OrdersTable)
+	file := filepath.Join(w.o.LogDir, "listener.sql")
+	must.OK(os.WriteFile(file, []byte("INSERT INTO told (event) VALUES (:rollbackd_key);\n"), 0o600))
+	c.listens = append(slices.Clone(w.environ), "ROLLBACKD_GROUP="+listener, "ROLLBACKD_QUEUE="+event,
+		"ROLLBACKD_ROUTING_KEYS="+event, "ROLLBACKD_REDIS_URL=off", "ROLLBACKD_HANDLER=sql", "ROLLBACKD_EMIT=off",
+		"ROLLBACKD_SQL_FILE="+file, "ROLLBACKD_MYSQL_DSN="+asUser.FormatDSN())
+	c.asListener = append(slices.Clone(c.listens), "ROLLBACKD_MYSQL_DSN="+asRoot.FormatDSN())
+	c.relays = slices.Clone(w.environ)
+	for i, env := range c.relays {
+		for j, l := range slices.Concat(w.links[onRabbit], w.links[onMySQL]) {
+			env = strings.Replace(env, l.Addr, w.links[onOutbox][j].Addr, 1)
+		}
+		c.relays[i] = env
+	}
+	var err error
+	c.db, _, err = dedup.Open(w.ctx, asSeller.FormatDSN(), dedup.OpenOptions{
+		Program: seller, MaxOpen: clerks, LockWait: 2 * time.Second, ReadTimeout: patient,
+	})
+	must.OK(err, "open the order service's pool")
+}
+
+// sell is the order service, until stop ends. A third of the orders is paid, a third cancelled, a third left to its
+// timeout, and some never come to be.
+func (w *world) sell(stop context.Context) error {
+	return must.Catch(func() { must.Side(clerks, func(clerk int) { w.clerk(stop, clerk) }) })
+}
+
+func (w *world) clerk(stop context.Context, clerk int) {
+	rng := rand.New(rand.NewPCG(w.o.Seed, uint64(10+clerk)))
+	tick := time.NewTicker(clerks * share * time.Second / time.Duration(w.o.Rate))
+	defer tick.Stop()
+	var sales []*shop.Sale
+	for ; stop.Err() == nil; <-tick.C {
+		n := len(sales)
+		sale := &shop.Sale{Order: shop.Orders(rng, fmt.Sprintf("sale-%d-%06d", clerk, n), 1, skus)[0], Status: shop.Open}
+		if sales = append(sales, sale); n%memory == 0 {
+			never := *sale
+			never.SN = "never-" + sale.SN
+			w.insist(func(ctx context.Context) error { return never.Abandon(ctx, w.chain.db) })
+		}
+		timeout := time.Second + upTo(rng, latest)
+		w.insist(func(ctx context.Context) error { return sale.Place(ctx, w.chain.db, timeout) })
+		ended := []string{shop.Paid, shop.Cancelled, shop.Open}[rng.IntN(3)]
+		if n >= memory && ended != shop.Open {
+			w.insist(func(ctx context.Context) error { return sales[n-memory].End(ctx, w.chain.db, ended) })
+		}
+	}
+	for _, s := range sales {
+		w.recordSale(s)
+	}
+}
+
+// insist does a step of an order again until its answer comes, as a service does that keeps its half of the promise.
+func (w *world) insist(step func(context.Context) error) {
+	w.wait(5*time.Minute, "an order could not be served", func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), patient)
+		defer cancel()
+		return step(ctx)
+	})
+}
+
+// recordSale writes down which messages of an order were committed, and what must become of them. What was taken back
+// in time, or was rolled back, is unknown to the ledger: the oracle finds what was sent all the same.
+func (w *world) recordSale(s *shop.Sale) {
+	record := func(tag string, fate oracle.Fate) {
+		m := s.Message(tag, 0)
+		w.load.ledger.Record(oracle.Sent{Fate: fate, Order: s.SN, Publishing: rabbit.Publishing{
+			Key: w.load.route.Key, Message: rabbit.Message{MessageID: m.Key, Type: m.Tag, Body: m.Body},
+		}}, nil)
+	}
+	if !s.InTime && s.Status == shop.Paid {
+		record(shop.TagTimeout, oracle.ToDie(dedup.ReasonPermanent)) // the goods are sold
+	} else if !s.InTime {
+		record(shop.TagTimeout, oracle.ToBeApplied())
+	}
+	if s.Status == shop.Cancelled {
+		record(shop.TagCancel, oracle.ToBeApplied())
+	}
+}
+
+// chainIdle is nil when the outbox is empty and no event is open.
+func (w *world) chainIdle() error {
+	var open int
+	err := w.ask(&open, "SELECT (SELECT COUNT(*) FROM rollbackd_outbox) + (SELECT COUNT(*) FROM "+listener+
+		".consumer_log WHERE consumer_status IN (0, 2))")
+	return none(open, err, "messages are in the outbox, or open at the listener")
+}
+
+// claims counts what a relay had claimed when it was stopped, and has not settled.
+func (s *strike) claims(stopped time.Time) (n int) {
+	_ = s.pass(300 * time.Millisecond) // by then the other one has settled what it had claimed before
+	const form = "2006-01-02 15:04:05.000000"
+	latest := stopped.UTC().Add(lease)
+	_ = s.ask(&n, "SELECT COUNT(*) FROM rollbackd_outbox WHERE owner IS NOT NULL AND reason IS NULL AND "+
+		"next_at BETWEEN ? AND ?", latest.Add(-time.Second).Format(form), latest.Format(form))
+	return n
+}
+
+// unbindEvents takes the listener's queue off its exchange, until it is migrated once more.
+func unbindEvents(s *strike) {
+	s.undo = func() error {
+		_, err := program.Run(context.WithoutCancel(s.ctx), s.o.Binary, s.chain.asListener, "migrate")
+		return err
+	}
+	must.Get(s.eval(fmt.Sprintf(`[rabbit_binding:remove(B, <<"chaos">>) || B <- rabbit_binding:list_for_destination(
+		rabbit_misc:r(<<"/">>, queue, <<"%s">>)), element(4, element(2, B)) =/= <<>>], ok`, event)))
+}
+
+// fullEvents lets nobody empty the listener's queue, which refuses what it has no room for.
+func fullEvents(s *strike) {
+	s.process = s.fleet.listener.present(false)
+	_ = s.process.Signal(syscall.SIGSTOP) // fails only when it has ended
+	s.bound(event, 1)
+}
+
+// refusedEvents counts the rows of the outbox that RabbitMQ did not take.
+func refusedEvents(s *strike) (n int) {
+	_ = s.ask(&n, "SELECT COUNT(*) FROM rollbackd_outbox WHERE reason IS NOT NULL")
+	return n
 }

@@ -7,9 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"runtime"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -206,4 +212,173 @@ func (p *Process) Addr(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("wait for the address of process %d: %w", p.Pid(), context.Cause(ctx))
 	}
 	return p.addr, nil
+}
+
+// Module is the folder of rollbackd's own module, which the module that the caller stands in is or requires.
+func Module(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd").Output()
+	if err != nil {
+		return "", fmt.Errorf("find rollbackd's module: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Build compiles cmd/rollbackd into dir, with the versions of libraries that it is released with whichever module asks,
+// and returns the binary's path.
+func Build(ctx context.Context, dir string) (string, error) {
+	module, err := Module(ctx)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "rollbackd")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/rollbackd")
+	cmd.Dir = module
+	// The compilers and the linker that go starts must end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build rollbackd: %w\n%s", errors.Join(err, context.Cause(ctx)), out)
+	}
+	return path, nil
+}
+
+// sharedDir holds the binary that all tests of a process share; it is made with it.
+var (
+	sharedDir string
+	shared    = sync.OnceValues(func() (path string, err error) {
+		if sharedDir, err = os.MkdirTemp("", "rollbackd-test-"); err == nil {
+			path, err = Build(context.Background(), sharedDir)
+		}
+		return path, err
+	})
+)
+
+// Shared builds the binary once for all tests of a process. The package's TestMain calls [Remove].
+func Shared(t testing.TB) string {
+	t.Helper()
+	path, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Remove removes the shared binary.
+func Remove() error { return os.RemoveAll(sharedDir) }
+
+// Log keeps what processes write, for tests that fail.
+type Log struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+// Write takes a line.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is everything.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Tail is the last n lines.
+func (l *Log) Tail(n int) string {
+	all := strings.Split(l.String(), "\n")
+	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
+
+// Run runs a command of the binary to its end, with env and nothing else as its environment. The output is standard
+// output and standard error together; it is part of the error too.
+func Run(ctx context.Context, path string, env []string, args ...string) (output string, err error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %v: %w\n%s", filepath.Base(path), args, errors.Join(err, context.Cause(ctx)), out)
+	}
+	return string(out), nil
+}
+
+// Get asks one of the daemon's pages.
+func (p *Process) Get(ctx context.Context, path string) (status int, body string, err error) {
+	addr, err := p.Addr(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	return Get(ctx, addr, path)
+}
+
+// Get asks one page at addr, on a connection of its own: the pages must not be kept open by those who look at them.
+func Get(ctx context.Context, addr, path string) (status int, body string, err error) {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer from %s within %v", path, patience))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, http.NoBody)
+	if err != nil {
+		return 0, "", fmt.Errorf("get %s: %w", path, err)
+	}
+	request.Close = true
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		return 0, "", fmt.Errorf("get %s: %w", path, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, "", fmt.Errorf("get %s: %w", path, err)
+	}
+	return response.StatusCode, string(text), nil
+}
+
+// Metrics are samples by their name and labels, as written: rollbackd_deliveries_total{outcome="applied"}. The labels
+// queue and group are left out, and what they tell apart is added up.
+type Metrics map[string]float64
+
+var whose = regexp.MustCompile(`\b(queue|group)="[^"]*",?`)
+
+// Metrics reads the daemon's metrics.
+func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
+	_, text, err := p.Get(ctx, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return ParseMetrics(text), nil
+}
+
+// ParseMetrics reads the Prometheus text form; lines it does not know are left out.
+func ParseMetrics(text string) Metrics {
+	m := Metrics{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			sample := strings.ReplaceAll(whose.ReplaceAllString(line[:i], ""), ",}", "}")
+			m[strings.TrimSuffix(sample, "{}")] += v
+		}
+	}
+	return m
+}
+
+// Deliveries is how many deliveries ended with this outcome.
+func (m Metrics) Deliveries(outcome string) int {
+	return int(m[`rollbackd_deliveries_total{outcome="`+outcome+`"}`])
+}
+
+// Settled is how many deliveries have ended in all.
+func (m Metrics) Settled() int {
+	sum := 0.0
+	for sample, v := range m {
+		if strings.HasPrefix(sample, "rollbackd_deliveries_total{") {
+			sum += v
+		}
+	}
+	return int(sum)
 }
