@@ -14,9 +14,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"syscall"
 
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -55,20 +55,18 @@ func run(command []string) (code int, err error) {
 // child runs the command in a process group of its own, so that a Ctrl-C at the terminal reaches this process alone,
 // which ends, once, the command and all its children.
 func child(ctx context.Context, command, environ []string) (int, error) {
-	// the command is killed when the thread that started it ends; this one lives until the command has ended
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	if err := cmd.Start(); err != nil {
-		return 1, fmt.Errorf("start the command: %w", err)
+	p, err := program.Launch(cmd)
+	if err != nil {
+		return 1, err
 	}
-	_ = cmd.Wait()                                      // how it ended is in its state
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children the command left behind; mostly there is none
-	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
-		return 128 + int(status.Signal()), nil
+	select {
+	case <-p.Exited():
+	case <-ctx.Done():
+		_ = p.Signal(syscall.SIGTERM) // fails only when it has ended
 	}
-	return cmd.ProcessState.ExitCode(), nil
+	code, err := p.Wait(context.Background())
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // children the command left behind; mostly there is none
+	return code, err
 }

@@ -320,7 +320,7 @@ func Get(ctx context.Context, addr, path string) (status int, body string, err e
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, http.NoBody)
 	if err != nil {
-		return 0, "", fmt.Errorf("get %s: %w", path, err)
+		return 0, "", err
 	}
 	request.Close = true
 	response, err := http.DefaultTransport.RoundTrip(request)
@@ -329,10 +329,7 @@ func Get(ctx context.Context, addr, path string) (status int, body string, err e
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return response.StatusCode, "", fmt.Errorf("get %s: %w", path, err)
-	}
-	return response.StatusCode, string(text), nil
+	return response.StatusCode, string(text), err
 }
 
 // Metrics are samples by their name and labels, as written: rollbackd_deliveries_total{outcome="applied"}. The labels
@@ -341,17 +338,12 @@ type Metrics map[string]float64
 
 var whose = regexp.MustCompile(`\b(queue|group)="[^"]*",?`)
 
-// Metrics reads the daemon's metrics.
+// Metrics reads the daemon's metrics, in Prometheus' text form; lines it does not know are left out.
 func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
 	_, text, err := p.Get(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	return ParseMetrics(text), nil
-}
-
-// ParseMetrics reads the Prometheus text form; lines it does not know are left out.
-func ParseMetrics(text string) Metrics {
 	m := Metrics{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -364,7 +356,7 @@ func ParseMetrics(text string) Metrics {
 			m[strings.TrimSuffix(sample, "{}")] += v
 		}
 	}
-	return m
+	return m, nil
 }
 
 // Deliveries is how many deliveries ended with this outcome.
