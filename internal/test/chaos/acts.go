@@ -21,7 +21,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -39,8 +38,15 @@ func both(acts ...act) act {
 // undo ends what begin has left a function for.
 func undo(s *strike) {
 	if s.undo != nil {
-		must.OK(s.undo())
+		s.undo()
 	}
+}
+
+// aside begins something; join waits for its end, and is stopped by what has stopped it.
+func aside(do func()) (join func()) {
+	done := make(chan error, 1)
+	go func() { done <- must.Catch(do) }()
+	return func() { must.OK(<-done) }
 }
 
 // pause is the time that the state lasts, for those who do something after it.
@@ -52,8 +58,8 @@ func pause(s *strike) {
 // server does something to the node that begin has chosen, or to the fault's first target.
 func server(do func(*stack.Server) error) act {
 	return func(s *strike) {
-		all := map[string]*stack.Server{onRabbit: s.stack.RabbitMQ, onMySQL: s.stack.MySQL, onRedis: s.stack.Redis}
-		must.OK(do(cmp.Or(s.node, all[s.on[0]])))
+		all := map[string]*stack.Server{rabbitmq: s.stack.RabbitMQ, mysqld: s.stack.MySQL, redisd: s.stack.Redis}
+		must.OK(do(cmp.Or(s.node, all[s.target])))
 	}
 }
 
@@ -93,12 +99,12 @@ func statement(text string, tables ...string) act {
 func (s *strike) pick(some []string) string { return some[s.variant%len(some)] }
 
 // breaksSchema says that a daemon that starts may refuse the schema from now on, and end.
-func breaksSchema(s *strike) { s.add(broken) }
+func breaksSchema(s *strike) { s.broken.Store(true) }
 
 // each does something to all links to the fault's first target.
 func each(do func(*stack.TCPProxy)) act {
 	return func(s *strike) {
-		for _, l := range s.links[s.on[0]] {
+		for _, l := range s.links[s.target] {
 			do(l)
 		}
 	}
@@ -255,17 +261,17 @@ func unreadable(s *strike) {
 	}
 	// No daemon can settle anything meanwhile, and its connection is cut when it holds it all.
 	s.lock("UNLOCK TABLES", "LOCK TABLES consumer_log WRITE")
-	err := must.Catch(func() {
+	func() {
+		defer s.undo()
 		for i := range stack.FillingHeaders("chaos", "", "") {
 			id := "unreadable-" + s.plantName()
 			publish(id, stack.FillingHeaders("chaos", id, "")[i].Table, oracle.ToDie(dedup.ReasonExhausted))
 		}
-	})
-	s.until(10*time.Second, func() bool { n, err := s.depth(queue); return err == nil && n == 0 })
-	for _, l := range s.links[onRabbit] {
-		l.Cut()
-	}
-	must.OK(errors.Join(err, s.undo()))
+		s.until(10*time.Second, func() bool { n, err := s.depth(queue); return err == nil && n == 0 })
+		for _, l := range s.links[rabbitmq] {
+			l.Cut()
+		}
+	}()
 	s.hits = s.die("have unreadable headers", "body_hash")
 }
 
@@ -288,9 +294,9 @@ func (s *strike) die(what, column string) (dead int) {
 // lock runs statements on a connection of its own, which undo ends by another one.
 func (s *strike) lock(undo string, do ...string) {
 	conn := must.Get(s.db.Conn(s.ctx))
-	s.undo = func() error {
-		_, err := conn.ExecContext(context.WithoutCancel(s.ctx), undo)
-		return errors.Join(err, conn.Close())
+	s.undo = func() {
+		defer conn.Close()
+		must.Exec(context.WithoutCancel(s.ctx), conn, undo)
 	}
 	must.Exec(s.ctx, conn, do...)
 }
@@ -319,11 +325,8 @@ func lockTables(s *strike) {
 // pass a change of a table that waits.
 func alterTable(s *strike) {
 	s.lock("COMMIT", "BEGIN", "SELECT 1 FROM "+s.pick(written)+" LIMIT 1")
-	commit, done := s.undo, make(chan error, 1)
-	s.undo = func() error { return errors.Join(commit(), <-done) }
-	go func() { // joined by undo
-		done <- must.Catch(func() { s.exec("ALTER TABLE " + s.pick(written) + " FORCE, ALGORITHM=COPY") })
-	}()
+	commit, altered := s.undo, aside(func() { s.exec("ALTER TABLE " + s.pick(written) + " FORCE, ALGORITHM=COPY") })
+	s.undo = func() { commit(); altered() }
 }
 
 // rowLocks is a colleague who locks a third of all goods, and the next, and the next, again and again, each third for a
@@ -331,19 +334,16 @@ func alterTable(s *strike) {
 func rowLocks(s *strike) {
 	const thirds, each = 3, 1800 * time.Millisecond
 	ctx, cancel := context.WithTimeout(s.ctx, s.lasts)
-	done := make(chan error, 1)
-	go func() { // joined by undo
-		done <- must.Catch(func() {
-			must.Side(thirds, func(third int) {
-				holds := time.Duration(third+1) * each // the first time: so they take turns
-				for ctx.Err() == nil {
-					s.holdGoods(ctx, third, thirds, holds)
-					holds = thirds * each
-				}
-			})
+	held := aside(func() {
+		must.Side(thirds, func(third int) {
+			holds := time.Duration(third+1) * each // the first time: so they take turns
+			for ctx.Err() == nil {
+				s.holdGoods(ctx, third, thirds, holds)
+				holds = thirds * each
+			}
 		})
-	}()
-	s.undo = func() error { cancel(); return <-done }
+	})
+	s.undo = func() { cancel(); held() }
 }
 
 // holdGoods locks every step-th sku from the first on, for so long, in the order in which the daemons do.
@@ -389,17 +389,14 @@ func goneRetry(s *strike) {
 	if !s.until(time.Minute, empty) && s.ctx.Err() == nil {
 		must.OK(errors.New("the retry queues did not become empty"))
 	}
-	s.undo = func() error {
-		_, err := program.Run(context.WithoutCancel(s.ctx), s.o.Binary, s.asRoot, "migrate")
-		return err
-	}
+	s.undo = func() { s.migrates(s.asRoot) }
 	must.Get(s.eval(lookUp(shortestRetry) + `, {ok, 0} = rabbit_amqqueue:delete(Q, false, false, <<"chaos">>)`))
 	s.plant(s.load.unknown)
 }
 
 // bound bounds the length of a queue, which then refuses what is published to it, until undo.
 func (s *strike) bound(queue string, length int) {
-	s.undo = func() error { return must.Catch(func() { dropPolicy("full")(s) }) }
+	s.undo = func() { dropPolicy("full")(s) }
 	s.policy("full", "^"+strings.ReplaceAll(queue, ".", "[.]")+"$",
 		fmt.Sprintf(`{<<"max-length">>, %d}, {<<"overflow">>, <<"reject-publish">>}`, length))
 }

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -120,12 +120,12 @@ func (w *world) print() {
 			say("  the first message was applied after %v", t.pauses)
 		}
 	}
-	if n := w.counts[strays]; n > 0 {
+	if n := w.strays.Load(); n > 0 {
 		say("old sources that came back with transactions of their own: %d", n)
 	}
 	say("\nseed %d, %d RabbitMQ nodes, %d of the database; daemons, relays and the listener were started %d times",
 		w.o.Seed, w.o.Phase.nodes, max(1, len(w.stack.Databases)),
-		sum(w.fleet.all(), func(s *slot) int { return s.started }))
+		sum(w.fleet.all, func(s *slot) int { return s.started }))
 	say("%+v\n%+v\ndead letters by reason: %v", w.report.Counters, w.report.Ends, w.report.DeadByReason)
 }
 
@@ -134,12 +134,15 @@ func (w *world) run() {
 	fresh := w.fleet.metric("go_goroutines")
 	load, stopLoad := context.WithCancel(w.ctx)
 	defer stopLoad()
-	done := make(chan error, 1)
-	go func() { // joined below
-		done <- must.Catch(func() {
-			must.Side(2, func(side int) { must.OK([]func(context.Context) error{w.load.run, w.sell}[side](load)) })
+	loaded := aside(func() {
+		must.Side(1+clerks, func(i int) {
+			if i == clerks {
+				w.load.run(load)
+			} else {
+				w.clerk(load, i)
+			}
 		})
-	}()
+	})
 	endPeople := w.startPeople()
 	defer endPeople()
 	strikes := must.Catch(w.strike)
@@ -147,7 +150,7 @@ func (w *world) run() {
 		w.untilAllHit()
 	}
 	stopLoad()
-	must.OK(errors.Join(strikes, <-done))
+	must.OK(errors.Join(strikes, must.Catch(loaded)))
 	if w.load.next >= len(w.load.orders) {
 		w.violation("the load ended before the faults did: all %d orders were published", w.load.next)
 	}
@@ -189,7 +192,7 @@ func (w *world) judge() {
 	// A killed or frozen process costs each message that its lanes had claimed one attempt. A message that several faults
 	// hit pays for each; all together pay for no more than there were.
 	w.check(maxAttempts - 1)
-	if spent, charged := w.report.AttemptsSpent, w.counted(charges); spent > charged*lanes*claimAtOnce {
+	if spent, charged := w.report.AttemptsSpent, int(w.charged.Load()); spent > charged*lanes*claimAtOnce {
 		w.violation("%d attempts were spent, but only %d faults could cost %d for each of %d lanes", spent, charged,
 			claimAtOnce, lanes)
 	}
@@ -238,15 +241,6 @@ var (
 	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 )
 
-// What is counted besides hits.
-const (
-	charges = "attempts charged" // daemons whose lanes a fault may have cost the attempt they had claimed
-	begun   = "faults begun"
-	ended   = "faults ended"
-	broken  = "schema broken" // faults after which a daemon that starts may refuse the schema
-	strays  = "sources with transactions of their own"
-)
-
 // world is one run: servers, links, daemons, what lies before and behind them, and load.
 type world struct {
 	ctx   context.Context // ends when the run is cut short
@@ -268,20 +262,25 @@ type world struct {
 	soak    *soak
 	fleet   *fleet
 	load    *load
+	closes  []func() error // what was started and must end, the last first
 	oracle  oracle.World
 	before  oracle.Stock
 	report  *oracle.Report // the last one
 	targets map[string]*sync.Mutex
 	start   time.Time
 
+	charged      atomic.Int64 // daemons whose lanes a fault may have cost the attempt they had claimed
+	begun, ended atomic.Int64 // faults
+	broken       atomic.Bool  // a fault broke the schema: a daemon that starts may refuse it
+	strays       atomic.Int64 // old sources that came back with transactions of their own
+
 	mu         sync.Mutex
-	tallies    []*tally       // guarded by mu, as all below
-	counts     map[string]int // see above
-	violations []string       // what was wrong besides the oracle's findings
+	tallies    []*tally // guarded by mu, as all below
+	violations []string // what was wrong besides the oracle's findings
 }
 
 func newWorld(ctx context.Context, o Options) (w *world, err error) {
-	w = &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(), counts: map[string]int{},
+	w = &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(),
 		targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
 	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
@@ -311,6 +310,7 @@ func newWorld(ctx context.Context, o Options) (w *world, err error) {
 		w.stack, err = stack.Start(ctx, servers)
 	}
 	if err == nil {
+		w.closes = append(w.closes, w.stack.Stop)
 		err = must.Catch(func() { w.link(); w.openShop(); w.migrate(); w.fill(); w.startFleet() })
 	}
 	if err != nil {
@@ -323,16 +323,18 @@ func newWorld(ctx context.Context, o Options) (w *world, err error) {
 func (w *world) link() {
 	add := func(to string, servers ...*stack.Server) {
 		for _, server := range servers {
-			w.links[to] = append(w.links[to], must.Get(stack.NewProxy(server.Addr(), func(format string, args ...any) {
+			l := must.Get(stack.NewProxy(server.Addr(), func(format string, args ...any) {
 				w.violation("proxy: "+format, args...)
-			})))
+			}))
+			w.links[to] = append(w.links[to], l)
+			w.closes = append(w.closes, func() error { l.Close(); return nil })
 		}
 	}
-	add(onRabbit, w.stack.Nodes...)
-	add(onMySQL, w.stack.MySQL)
-	add(onRedis, w.stack.Redis)
-	add(onOutbox, append(slices.Clone(w.stack.Nodes), w.stack.MySQL)...)
-	add(onShop, w.stack.MySQL)
+	add(rabbitmq, w.stack.Nodes...)
+	add(mysqld, w.stack.MySQL)
+	add(redisd, w.stack.Redis)
+	add(outbox, append(slices.Clone(w.stack.Nodes), w.stack.MySQL)...)
+	add(orders, w.stack.MySQL)
 }
 
 // openShop makes the database, the daemons' account and their settings.
@@ -349,23 +351,22 @@ func (w *world) openShop() {
 		root.Params = c.causal // what is read is what the cluster has committed; the daemons see to it themselves
 	}
 	w.db = stack.OpenMySQL(root)
+	w.closes = append(w.closes, w.db.Close)
 
 	var urls, direct []string
 	for i, node := range w.stack.Nodes {
-		urls, direct = append(urls, w.links[onRabbit][i].Through(node.URL())), append(direct, node.URL())
+		urls, direct = append(urls, w.links[rabbitmq][i].Through(node.URL())), append(direct, node.URL())
 	}
 	asRoot, served := own.FormatDSN(), own.Clone()
-	own.User, own.Passwd, own.Addr = user, user, w.links[onMySQL][0].Addr
-	settings := map[string]string{
-		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(),
-		"REDIS_URL": w.links[onRedis][0].Through(w.stack.Redis.URL()),
-		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": strconv.Itoa(lanes), "BATCH_SIZE": "100",
-		"MAX_ATTEMPTS": strconv.Itoa(maxAttempts), "RETRY_DELAYS": "200ms,500ms,1s,2s",
-		"HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
-		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s", "EMIT": event,
-	}
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		w.environ = append(w.environ, "ROLLBACKD_"+name+"="+settings[name])
+	own.User, own.Passwd, own.Addr = user, user, w.links[mysqld][0].Addr
+	w.environ = []string{
+		"ROLLBACKD_AMQP_URL=" + strings.Join(urls, ","), "ROLLBACKD_MYSQL_DSN=" + own.FormatDSN(),
+		"ROLLBACKD_REDIS_URL=" + w.links[redisd][0].Through(w.stack.Redis.URL()),
+		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_LANES=" + strconv.Itoa(lanes),
+		"ROLLBACKD_MAX_ATTEMPTS=" + strconv.Itoa(maxAttempts), "ROLLBACKD_RETRY_DELAYS=200ms,500ms,1s,2s",
+		"ROLLBACKD_HANDLER_TIMEOUT=" + handlerTime.String(), "ROLLBACKD_LEASE=15s", "ROLLBACKD_BATCH_SIZE=100",
+		"ROLLBACKD_DRAIN_TIMEOUT=" + drainTimeout.String(), "ROLLBACKD_BRAKE_PAUSE=5s", "ROLLBACKD_EMIT=" + event,
+		"ROLLBACKD_LOCK_TTL=2s", "ROLLBACKD_DONE_TTL=10s",
 	}
 	w.asRoot = append(slices.Clone(w.environ), "ROLLBACKD_MYSQL_DSN="+asRoot) // the later one counts
 	w.oracle = oracle.World{
@@ -383,33 +384,23 @@ func (w *world) openShop() {
 
 // migrate makes tables and topology with the binary's own command, as root.
 func (w *world) migrate() {
-	must.Get(program.Run(w.ctx, w.o.Binary, w.asRoot, "migrate"))
+	w.migrates(w.asRoot)
 	for _, table := range tables {
 		w.exec(strings.ReplaceAll(grant, "{}", table))
 	}
-	must.Get(program.Run(w.ctx, w.o.Binary, w.chain.asListener, "migrate"))
+	w.migrates(w.chain.asListener)
 	must.OK(oracle.Audit(w.ctx, w.db))
+}
+
+func (w *world) migrates(environ []string) {
+	must.Get(program.Run(context.WithoutCancel(w.ctx), w.o.Binary, environ, "migrate"))
 }
 
 // close stops everything that newWorld has started.
 func (w *world) close() error {
-	if w.fleet != nil {
-		w.fleet.kill()
-	}
 	var errs []error
-	if w.db != nil {
-		errs = append(errs, w.db.Close())
-	}
-	if w.chain.db != nil {
-		errs = append(errs, must.Get(w.chain.db.DB()).Close())
-	}
-	for _, links := range w.links {
-		for _, l := range links {
-			l.Close()
-		}
-	}
-	if w.stack != nil {
-		errs = append(errs, w.stack.Stop())
+	for _, end := range slices.Backward(w.closes) {
+		errs = append(errs, end())
 	}
 	return errors.Join(errs...)
 }
@@ -574,29 +565,10 @@ func (w *world) count(name string, hits int, err error) {
 	}
 }
 
-func (w *world) add(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.counts[what]++
-}
-
-// charge notes a fault that may cost each lane of so many daemons the attempt it had claimed.
-func (w *world) charge(daemons int) {
-	for range daemons {
-		w.add(charges)
-	}
-}
-
-func (w *world) counted(what string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.counts[what]
-}
-
 // undisturbed returns a function that says whether, from now until it is called, no other fault than the caller's was
 // there.
 func (w *world) undisturbed() func() bool {
-	before := w.counted(begun)
-	alone := before == w.counted(ended)+1
-	return func() bool { return alone && w.counted(begun) == before }
+	before := w.begun.Load()
+	alone := before == w.ended.Load()+1
+	return func() bool { return alone && w.begun.Load() == before }
 }

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -44,8 +45,8 @@ func moved(s *strike) int { return min(1, max(0, s.leads(s.at)+1)) } // the stri
 // busiest is the node, other than without, that most of the daemons' connections go to.
 func (w *world) busiest(without int) (busy int) {
 	busy = -1
-	for i, l := range w.links[onRabbit] {
-		if i != without && (busy < 0 || l.Links() > w.links[onRabbit][busy].Links()) {
+	for i, l := range w.links[rabbitmq] {
+		if i != without && (busy < 0 || l.Links() > w.links[rabbitmq][busy].Links()) {
 			busy = i
 		}
 	}
@@ -72,14 +73,14 @@ func appliedLate(s *strike) int {
 func cutNode(s *strike) {
 	s.at = s.busiest(-1)
 	s.before = s.linksElsewhere()
-	s.links[onRabbit][s.at].Refuse(true)
-	s.links[onRabbit][s.at].Cut()
+	s.links[rabbitmq][s.at].Refuse(true)
+	s.links[rabbitmq][s.at].Cut()
 }
 
-func mendLinks(s *strike) { s.links[onRabbit][s.at].Refuse(false) }
+func mendLinks(s *strike) { s.links[rabbitmq][s.at].Refuse(false) }
 
 func (s *strike) linksElsewhere() (n int) {
-	for i, l := range s.links[onRabbit] {
+	for i, l := range s.links[rabbitmq] {
 		if i != s.at {
 			n += l.Links()
 		}
@@ -250,28 +251,88 @@ type cluster struct {
 	preferred   bool              // whether everybody is sent to the first node again when all are well
 	back        act               // makes a node that runs one of the cluster again
 	replicas    bool              // they must be waited for, to hold what the source does
+	kinds       []kind
 }
 
 // losing is the cluster whose failover loses commits.
 const losing = "losing"
 
-func clusters() map[stack.Replication]cluster {
+// clusters are those there are. The primary is the node that the proxy before one sends everybody to. One of group
+// replication that comes back is a secondary: another one stays the primary. For a source and its replicas the harness
+// is whoever looks after them.
+func clusters() []*cluster {
 	const ofMySQL = "CONCAT('node', @@GLOBAL.server_id)"
-	return map[stack.Replication]cluster{
-		stack.Galera: {name: "galera", replication: stack.Galera, node: "@@GLOBAL.wsrep_node_name", preferred: true,
+	return []*cluster{
+		{name: "galera", replication: stack.Galera, node: "@@GLOBAL.wsrep_node_name", preferred: true,
 			causal: map[string]string{"wsrep_sync_wait": "1"}, back: awaitNode,
-			sees: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'WSREP_CLUSTER_SIZE'"},
-		stack.Group: {name: "group", replication: stack.Group, node: ofMySQL, back: joinGroup,
+			sees: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'WSREP_CLUSTER_SIZE'",
+			kinds: []kind{
+				{name: "database kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
+				{name: "database frozen", least: 15, most: 25, begin: primary(freeze, mark), end: back(thaw)},
+				{name: "database cut off", least: 15, most: 25, end: back(global("wsrep_provider_options = 'gmcast.isolate=0'")),
+					begin: primary(global("wsrep_provider_options = 'gmcast.isolate=1'"), mark)},
+				{name: "database read_only", least: 3, most: 10, begin: primary(global("read_only = ON"), mark),
+					end: back(global("read_only = OFF"))},
+				{name: "database refuses queries", least: 3, most: 10, begin: primary(global("wsrep_reject_queries = ALL"), mark),
+					end: back(global("wsrep_reject_queries = NONE"))},
+				{name: "all databases kill -9", most: 5, begin: primary(killAll, mark, pause, startAll), end: rejoin},
+				{name: "other database frozen", unit: "times resumed", least: 8, most: 20, begin: other(freeze, mark),
+					end: both(thaw, rejoin)},
+				{name: "database conflicts", unit: "transactions of daemons undone", alone: true, least: 8, most: 15,
+					begin: conflicts, hit: undone},
+				{name: "other database lags", unit: "write sets behind", alone: true, least: 6, most: 12, begin: lag, end: rejoin},
+			}},
+		{name: "group", replication: stack.Group, node: ofMySQL, back: joinGroup,
 			causal: map[string]string{"group_replication_consistency": "'BEFORE'"},
-			sees:   "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'"},
+			sees:   "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'",
+			kinds: []kind{
+				{name: "group primary kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
+				{name: "group primary frozen", least: 20, most: 30, begin: primary(freeze, mark), end: back(thaw)},
+				{name: "group primary cut off", least: 20, most: 30, begin: primary(cutLine, mark), end: back(mendLine)},
+				{name: "group primary demoted", begin: primary(demote, mark), end: back()},
+				// By hand. It stays the primary: nobody may be written to until that is undone.
+				{name: "group primary read_only", unit: "times resumed", least: 3, most: 10, end: both(sawMisses, rejoin),
+					begin: primary(countMisses, global("super_read_only = ON"), pause, global("super_read_only = OFF"),
+						global("read_only = OFF"), mark)},
+				{name: "group all kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, foundAgain), end: rejoin},
+				{name: "group other frozen", unit: "times resumed", least: 8, most: 20, begin: other(freeze, mark),
+					end: both(thaw, rejoin)},
+			}},
 		// The source counts its replicas and itself, and a replica the threads that work for it.
-		stack.SemiSync: {name: "semisync", replication: stack.SemiSync, node: ofMySQL, replicas: true, back: followSource,
+		{name: "semisync", replication: stack.SemiSync, node: ofMySQL, replicas: true, back: followSource,
 			sees: "SELECT CASE WHEN @@GLOBAL.read_only THEN 1 + (SELECT COUNT(*) FROM performance_schema." +
 				"replication_connection_status WHERE SERVICE_STATE = 'ON') + (SELECT COUNT(*) FROM performance_schema." +
 				"replication_applier_status WHERE SERVICE_STATE = 'ON') ELSE 1 + (SELECT VARIABLE_VALUE FROM " +
-				"performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_clients') END"},
-		stack.Async: {name: losing, replication: stack.Async, node: ofMySQL, replicas: true},
+				"performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_clients') END",
+			kinds: []kind{
+				{name: "source kill -9", most: 10, begin: primary(kill, mark, promote), end: back(start)},
+				{name: "source frozen", least: 5, most: 15, begin: primary(freeze, mark, promote), end: back(start)},
+				{name: "source cut off", least: 5, most: 15, begin: primary(cutLine, mark, promote), end: back(mendLine, start)},
+				{name: "source read_only", begin: primary(global("super_read_only = ON"), mark, switchOver), end: back()},
+				{name: "source and replicas kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, reopen),
+					end: rejoin},
+				// Each COMMIT waits, is visible to nobody meanwhile, and is decided long after the daemon has hung up.
+				{name: "replicas cut off", unit: "times resumed", least: 8, most: 20,
+					begin: primary(cutLine, pause, mendLine, mark), end: rejoin},
+				{name: "replica frozen", unit: "times resumed", least: 8, most: 20, begin: other(freeze, mark),
+					end: both(thaw, rejoin)},
+			}},
+		{name: losing, replication: stack.Async, node: ofMySQL, replicas: true},
 	}
+}
+
+// databaseKinds hit a database cluster.
+func databaseKinds() (all []kind) {
+	for _, c := range clusters() {
+		for _, k := range c.kinds {
+			k.in, k.unit = c.name, cmp.Or(k.unit, "primaries lost")
+			if !k.alone {
+				k.on, k.cost, k.hit, k.patience = mysqld, daemons, resumed, 120
+			}
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // within bounds what somebody does to a cluster, also when the run is cut short.
@@ -596,7 +657,7 @@ var followSource = within(3*time.Minute, func(ctx context.Context, s *strike) {
 	}
 	if stray := s.stack.Rebuild(ctx, i, at); stray != "" {
 		s.say("%s had committed by itself what the source does not know: %s", s.node.NodeName(), stray)
-		s.add(strays)
+		s.strays.Add(1)
 	}
 })
 

@@ -32,12 +32,12 @@ const (
 // fleet is two daemons, two relays before them, and a listener behind them, each with a supervisor that starts it again
 // when it ends.
 type fleet struct {
-	w        *world
-	slots    [daemons]*slot
-	relays   [relays]*slot
-	listener *slot
-	stop     context.CancelFunc
-	wg       sync.WaitGroup
+	w             *world
+	all           []*slot // in the order in which they end: who comes later has nothing left to do
+	slots, relays []*slot // the daemons, and the relays
+	listener      *slot
+	stop          context.CancelFunc
+	wg            sync.WaitGroup
 }
 
 // slot is the place of one process, and its log: it counts what is said there.
@@ -64,45 +64,41 @@ func (w *world) startFleet() {
 	}
 	ctx, stop := context.WithCancel(w.ctx)
 	f.stop = stop
-	launch := func(name, command string, env []string) *slot {
+	launch := func(name, command string, env []string) {
 		s := &slot{name: name, command: command, w: w, environ: env, said: map[string]int{}}
 		file := strings.ReplaceAll(name, " ", "-") + "-phase-" + w.o.Phase.Name + ".log"
 		s.file = must.Get(os.Create(filepath.Join(w.o.LogDir, file)))
 		f.wg.Go(func() { s.supervise(ctx) })
-		return s
+		f.all = append(f.all, s)
 	}
-	for i := range f.slots {
-		f.slots[i] = launch(fmt.Sprint("daemon ", i), "run", env)
+	for i := range daemons {
+		launch(fmt.Sprint("daemon ", i), "run", env)
 	}
-	for i := range f.relays {
-		f.relays[i] = launch(fmt.Sprint("relay ", i), "relay", w.chain.relays)
+	for i := range relays {
+		launch(fmt.Sprint("relay ", i), "relay", w.chain.relays)
 	}
-	f.listener = launch(listener, "run", w.chain.listens)
+	launch(listener, "run", w.chain.listens)
+	f.slots, f.relays, f.listener = f.all[:daemons], f.all[daemons:daemons+relays], f.all[daemons+relays]
 	w.fleet = f
+	w.closes = append(w.closes, f.kill)
 }
-
-// all are the processes in the order in which they end: who comes later has nothing left to do.
-func (f *fleet) all() []*slot { return append(slices.Concat(f.slots[:], f.relays[:]), f.listener) }
 
 // supervise keeps one process running until the slot is stopped. One that ends without being asked to is a violation.
 func (s *slot) supervise(ctx context.Context) {
 	for over := false; !over && ctx.Err() == nil; {
 		s.mu.Lock()
-		env := s.environ
-		s.mu.Unlock()
-		p, err := program.Start(program.Options{Path: s.w.o.Binary, Args: []string{s.command}, Env: env, Log: s})
+		p, err := program.Start(program.Options{Path: s.w.o.Binary, Args: []string{s.command}, Env: s.environ, Log: s})
 		if err != nil {
+			s.mu.Unlock()
 			s.w.violation("%s could not be started: %v", s.name, err)
 			return
 		}
-		s.mu.Lock()
 		s.process, s.asked = p, false
 		s.started++
-		stopping := s.stopping
-		s.mu.Unlock()
-		if stopping {
+		if s.stopping {
 			_ = p.Signal(syscall.SIGTERM) // it has ended if this fails
 		}
+		s.mu.Unlock()
 		select {
 		case <-p.Exited():
 		case <-ctx.Done():
@@ -113,7 +109,7 @@ func (s *slot) supervise(ctx context.Context) {
 		asked := s.asked || ctx.Err() != nil
 		over = s.stopping
 		s.mu.Unlock()
-		if !asked && !over && s.w.counted(broken) == 0 { // one that starts may refuse a broken schema
+		if !asked && !over && !s.w.broken.Load() { // one that starts may refuse a broken schema
 			s.w.violation("%s ended by itself with code %d", s.name, code)
 		}
 		_ = s.w.pass(200 * time.Millisecond)
@@ -141,7 +137,7 @@ func (s *slot) present(asked bool) *program.Process {
 
 // consuming waits until all say that they are ready.
 func (f *fleet) consuming() error {
-	for _, s := range f.all() {
+	for _, s := range f.all {
 		ok := f.w.until(time.Minute, func() bool {
 			p := s.present(false)
 			if p == nil {
@@ -199,7 +195,7 @@ func (f *fleet) restart(environ []string) {
 
 // drain ends all for good.
 func (f *fleet) drain() {
-	for _, s := range f.all() {
+	for _, s := range f.all {
 		s.mu.Lock()
 		s.stopping = true
 		s.mu.Unlock()
@@ -209,12 +205,13 @@ func (f *fleet) drain() {
 }
 
 // kill ends what still runs. After drain there is nothing.
-func (f *fleet) kill() {
+func (f *fleet) kill() (err error) {
 	f.stop()
 	f.wg.Wait()
-	for _, s := range f.all() {
-		_ = s.file.Close() // it was written, or the run has failed anyway
+	for _, s := range f.all {
+		err = errors.Join(err, s.file.Close())
 	}
+	return err
 }
 
 // sum adds something up for some of them.
@@ -229,7 +226,7 @@ func sum(slots []*slot, of func(*slot) int) (n int) {
 
 // said is how often the daemons have logged this message.
 func (f *fleet) said(msg string) int {
-	return sum(f.slots[:], func(s *slot) int { return s.said[msg] })
+	return sum(f.slots, func(s *slot) int { return s.said[msg] })
 }
 
 // catch stops a process with SIGSTOP while it has something in hand, and counts that. It may have nothing after all.
@@ -316,7 +313,7 @@ func terminateDaemon(s *strike) {
 		must.OK(s.process.Kill())
 	}
 	if err == nil && code != 0 {
-		s.charge(1)
+		s.charged.Add(1)
 		if calm() {
 			s.violation("%s exited with %d after SIGTERM although nothing was wrong, want 0", s.slot.name, code)
 		}

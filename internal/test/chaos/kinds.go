@@ -2,52 +2,25 @@ package chaos
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// Targets. While a fault lasts it has its targets for itself.
+// Targets. While a fault lasts it has its targets for itself; those of one kind stand in one string, the first is where
+// it begins.
 const (
-	onRabbit = "rabbitmq"
-	onMySQL  = "mysql"
-	onRedis  = "redis"
-	onDaemon = "daemon" // one of them
-	onRelay  = "relay"  // likewise
-	onOutbox = "outbox" // the relays' links
-	onShop   = "shop"   // the order service's
+	rabbitmq = "rabbitmq"
+	mysqld   = "mysql"
+	redisd   = "redis"
+	daemon   = "daemon" // one of them
+	relay    = "relay"  // likewise
+	outbox   = "outbox" // the relays' links
+	orders   = "shop"   // the order service's
 )
 
-var (
-	rabbitmq   = []string{onRabbit}
-	mysqld     = []string{onMySQL}
-	redisd     = []string{onRedis}
-	daemon     = []string{onDaemon}
-	relay      = []string{onOutbox, onRelay}
-	outbox     = []string{onOutbox}
-	orders     = []string{onShop}
-	everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", onMySQL, onRabbit, onRedis, onOutbox, onShop}
-)
-
-// What kinds hit.
-const (
-	inHand   = "deliveries in hand"
-	claimed  = "messages claimed"
-	refusal  = "messages refused"
-	replies  = "replies lost"
-	requests = "requests lost"
-	confirms = "confirms lost"
-	held     = "links held"
-	cutOff   = "connections cut"
-	misses   = "times missed by a daemon"
-	carries  = "bytes carried"
-	blocked  = "connections blocked"
-	waits    = "daemons' connections waiting"
-	resumes  = "times resumed"
-	leaders  = "leaders lost"
-)
+var everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", mysqld, rabbitmq, redisd, outbox, orders}
 
 const (
 	unreadableHeaders = "unreadable headers"
@@ -57,84 +30,88 @@ const (
 // kinds lists all kinds of faults.
 func kinds() []kind {
 	all := []kind{
-		{name: "daemon kill -9", unit: inHand, on: daemon, cost: 1, beside: true, work: true, begin: killProcess},
-		{name: "daemon SIGTERM", unit: inHand, on: daemon, beside: true, begin: terminateDaemon},
-		{name: "daemon frozen", unit: inHand, on: daemon, least: 8, most: 25, cost: 1, beside: true, begin: freezeProcess,
-			end: thawProcess},
-		{name: "daemon frozen in mysql", unit: "transactions left open", on: []string{onDaemon, onMySQL}, least: 16,
+		{name: "daemon kill -9", unit: "deliveries in hand", on: daemon, cost: 1, beside: true, work: true,
+			begin: killProcess},
+		{name: "daemon SIGTERM", unit: "deliveries in hand", on: daemon, beside: true, begin: terminateDaemon},
+		{name: "daemon frozen", unit: "deliveries in hand", on: daemon, least: 8, most: 25, cost: 1, beside: true,
+			begin: freezeProcess, end: thawProcess},
+		{name: "daemon frozen in mysql", unit: "transactions left open", on: daemon + " " + mysqld, least: 16,
 			most: 25, cost: 1, begin: freezeInTransaction, end: thawProcess},
 
-		{name: "relay kill -9", unit: claimed, on: relay, beside: true, begin: slowly(killProcess)},
+		{name: "relay kill -9", unit: "messages claimed", on: outbox + " " + relay, beside: true, begin: slowly(killProcess)},
 		// Longer than what it has claimed is its own.
-		{name: "relay frozen", unit: claimed, on: relay, least: 32, most: 40, beside: true,
+		{name: "relay frozen", unit: "messages claimed", on: outbox + " " + relay, least: 32, most: 40, beside: true,
 			begin: slowly(freezeProcess), end: thawProcess},
-		{name: "event queue unbound", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: unbindEvents,
-			end: undo, hit: refusedEvents},
-		{name: "event queue full", unit: refusal, in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,
+		{name: "event queue unbound", unit: "messages refused", in: "1", on: rabbitmq, least: 4, most: 10,
+			begin: unbindEvents, end: undo, hit: refusedEvents},
+		{name: "event queue full", unit: "messages refused", in: "1", on: rabbitmq, least: 4, most: 10, begin: fullEvents,
 			end: both(thawProcess, undo), hit: refusedEvents},
 
-		{name: "rabbitmq kill -9", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: both(linked, kill), end: start},
-		{name: "rabbitmq frozen", unit: misses, in: "1", on: rabbitmq, least: 20, most: 20, short: 9, cost: daemons,
-			begin: freeze, end: thaw, hit: said("waiting for rabbitmq")},
-		{name: "rabbitmq stop_app", unit: cutOff, in: "1", on: rabbitmq, most: 5, begin: both(linked, ctl("stop_app")),
-			end: ctl("start_app")},
+		{name: "rabbitmq kill -9", unit: "connections cut", in: "1", on: rabbitmq, most: 5, begin: both(linked, kill),
+			end: start},
+		{name: "rabbitmq frozen", unit: "times missed by a daemon", in: "1", on: rabbitmq, least: 20, most: 20, short: 9,
+			cost: daemons, begin: freeze, end: thaw, hit: said("waiting for rabbitmq")},
+		{name: "rabbitmq stop_app", unit: "connections cut", in: "1", on: rabbitmq, most: 5,
+			begin: both(linked, ctl("stop_app")), end: ctl("start_app")},
 		// The alarm that RabbitMQ raises when memory runs low: whoever publishes is blocked.
-		{name: "rabbitmq memory alarm", unit: blocked, on: rabbitmq, least: 4, most: 10, hit: blockedNow,
+		{name: "rabbitmq memory alarm", unit: "connections blocked", on: rabbitmq, least: 4, most: 10, hit: blockedNow,
 			begin: eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})"),
 			end:   eval("rabbit_alarm:clear_alarm({resource_limit, memory, node()})")},
 		// It asks for more free disk than any machine has, so RabbitMQ's own monitor raises the alarm.
-		{name: "rabbitmq disk alarm", unit: blocked, on: rabbitmq, least: 4, most: 10, hit: blockedNow,
+		{name: "rabbitmq disk alarm", unit: "connections blocked", on: rabbitmq, least: 4, most: 10, hit: blockedNow,
 			begin: eval(`rabbit_disk_monitor:set_disk_free_limit("1000000GB")`),
 			end:   eval(`rabbit_disk_monitor:set_disk_free_limit("50MB")`)},
-		{name: "rabbitmq disconnects", unit: inHand, on: rabbitmq, work: true, begin: disconnect},
+		{name: "rabbitmq disconnects", unit: "deliveries in hand", on: rabbitmq, work: true, begin: disconnect},
 
-		{name: "mysql kill -9", unit: cutOff, on: mysqld, most: 5, begin: both(linked, kill), end: start},
-		{name: "mysql frozen", unit: misses, on: mysqld, least: 20, most: 20, short: 12, cost: daemons, begin: freeze,
-			end: thaw, hit: missed},
+		{name: "mysql kill -9", unit: "connections cut", on: mysqld, most: 5, begin: both(linked, kill), end: start},
+		{name: "mysql frozen", unit: "times missed by a daemon", on: mysqld, least: 20, most: 20, short: 12, cost: daemons,
+			begin: freeze, end: thaw, hit: missed},
 		{name: "mysql KILL", unit: "connections killed", on: mysqld, work: true, begin: killConnections},
-		{name: "mysql read_only", unit: misses, on: mysqld, least: 3, most: 8, begin: statement("SET GLOBAL read_only = ON"),
-			end: statement("SET GLOBAL read_only = OFF"), hit: missed},
-		{name: "mysql right revoked", unit: misses, on: mysqld, least: 3, most: 8, hit: missed,
+		{name: "mysql read_only", unit: "times missed by a daemon", on: mysqld, least: 3, most: 8,
+			begin: statement("SET GLOBAL read_only = ON"), end: statement("SET GLOBAL read_only = OFF"), hit: missed},
+		{name: "mysql right revoked", unit: "times missed by a daemon", on: mysqld, least: 3, most: 8, hit: missed,
 			begin: statement("REVOKE INSERT, UPDATE ON {} FROM "+account, written...), end: statement(grant, written...)},
-		{name: "mysql table gone", unit: misses, on: mysqld, least: 3, most: 8, hit: missed,
+		{name: "mysql table gone", unit: "times missed by a daemon", on: mysqld, least: 3, most: 8, hit: missed,
 			begin: both(breaksSchema, statement("RENAME TABLE {} TO {}_away", "stock", "consumer_log")),
 			end:   statement("RENAME TABLE {}_away TO {}", "stock", "consumer_log")},
-		{name: "mysql too many connections", unit: misses, on: mysqld, least: 3, most: 6, hit: missed,
+		{name: "mysql too many connections", unit: "times missed by a daemon", on: mysqld, least: 3, most: 6, hit: missed,
 			begin: both(statement("ALTER USER "+account+" WITH MAX_USER_CONNECTIONS 1"), killConnections),
 			end:   statement("ALTER USER " + account + " WITH MAX_USER_CONNECTIONS 0")},
 		// First InnoDB uses up what its tables have set aside. A server that dies of it is started again.
-		{name: diskFull, unit: misses, on: mysqld, least: 3, most: 10, patience: 60, hit: missed,
+		{name: diskFull, unit: "times missed by a daemon", on: mysqld, least: 3, most: 10, patience: 60, hit: missed,
 			begin: server((*stack.Server).FillDisk), end: server((*stack.Server).FreeDisk)},
 
-		{name: "redis kill -9", unit: cutOff, on: redisd, most: 5, beside: true, begin: both(linked, kill), end: start},
+		{name: "redis kill -9", unit: "connections cut", on: redisd, most: 5, beside: true, begin: both(linked, kill),
+			end: start},
 		// It has hit when daemons were connected: going on without the lock is no news to anybody.
-		{name: "redis frozen", unit: held, on: redisd, least: 20, most: 20, short: 6, begin: both(linked, freeze),
+		{name: "redis frozen", unit: "links held", on: redisd, least: 20, most: 20, short: 6, begin: both(linked, freeze),
 			end: thaw},
 		{name: "redis FLUSHALL", unit: "keys gone", on: redisd, work: true, begin: flush},
 
-		{name: "mysql lost COMMIT reply", unit: replies, on: mysqld, beside: true, work: true, begin: dropReply("COMMIT")},
-		{name: "mysql lost COMMIT", unit: requests, on: mysqld, beside: true, begin: dropRequest("COMMIT")},
-		{name: "redis lost SET reply", unit: replies, on: redisd, begin: dropReply("$3\r\nset\r\n")},
+		{name: "mysql lost COMMIT reply", unit: "replies lost", on: mysqld, beside: true, work: true,
+			begin: dropReply("COMMIT")},
+		{name: "mysql lost COMMIT", unit: "requests lost", on: mysqld, beside: true, begin: dropRequest("COMMIT")},
+		{name: "redis lost SET reply", unit: "replies lost", on: redisd, begin: dropReply("$3\r\nset\r\n")},
 		// The connection is cut before the broker gets an ack: everything it held comes again.
 		{name: "rabbitmq lost ack", unit: "acks lost", on: rabbitmq, begin: dropRequest(basicAck)},
 		// The one that publishes copies is cut when the broker answers: it has the copy and the daemon does not know.
-		{name: "rabbitmq lost confirm", unit: confirms, on: rabbitmq, work: true, begin: dropReply(basicPublish)},
-		{name: "relay lost confirm", unit: confirms, on: outbox, begin: dropReply(basicPublish)},
-		{name: "relay lost COMMIT reply", unit: replies, on: outbox, beside: true, begin: dropReply("COMMIT")},
+		{name: "rabbitmq lost confirm", unit: "confirms lost", on: rabbitmq, work: true, begin: dropReply(basicPublish)},
+		{name: "relay lost confirm", unit: "confirms lost", on: outbox, begin: dropReply(basicPublish)},
+		{name: "relay lost COMMIT reply", unit: "replies lost", on: outbox, beside: true, begin: dropReply("COMMIT")},
 		// The order service cannot know whether its messages are in the outbox, and puts them again.
-		{name: "shop lost COMMIT reply", unit: replies, on: orders, beside: true, begin: dropReply("COMMIT")},
-		{name: "shop lost COMMIT", unit: requests, on: orders, beside: true, begin: dropRequest("COMMIT")},
+		{name: "shop lost COMMIT reply", unit: "replies lost", on: orders, beside: true, begin: dropReply("COMMIT")},
+		{name: "shop lost COMMIT", unit: "requests lost", on: orders, beside: true, begin: dropRequest("COMMIT")},
 	}
-	for _, on := range [][]string{rabbitmq, mysqld, redisd, outbox, orders} {
-		to, atMySQL := on[0]+" link ", on[0] == onMySQL
+	for _, on := range []string{rabbitmq, mysqld, redisd, outbox, orders} {
+		to, atMySQL := on+" link ", on == mysqld
 		all = append(all,
-			kind{name: to + "slow", unit: carries, on: on, least: 4, most: 10, hit: carried, begin: slow(100 * time.Millisecond),
-				end: slow(0)},
-			kind{name: to + "narrow", unit: carries, on: on, least: 4, most: 10, hit: carried, begin: narrow(32 << 10),
+			kind{name: to + "slow", unit: "bytes carried", on: on, least: 4, most: 10, hit: carried,
+				begin: slow(100 * time.Millisecond), end: slow(0)},
+			kind{name: to + "narrow", unit: "bytes carried", on: on, least: 4, most: 10, hit: carried, begin: narrow(32 << 10),
 				end: narrow(0)},
-			kind{name: to + "resets", unit: cutOff, on: on, least: 3, most: 8, beside: atMySQL, begin: resets},
+			kind{name: to + "resets", unit: "connections cut", on: on, least: 3, most: 8, beside: atMySQL, begin: resets},
 			// A network that drops every packet: nobody gets an error, everybody must notice by a timeout of their own.
-			kind{name: to + "silent", unit: held, on: on, least: 8, most: 20, cost: daemons, beside: atMySQL,
+			kind{name: to + "silent", unit: "links held", on: on, least: 8, most: 20, cost: daemons, beside: atMySQL,
 				begin: both(linked, silent(true)), end: silent(false)},
 		)
 	}
@@ -147,12 +124,12 @@ func calmKinds() []kind {
 	all := []kind{
 		{name: unreadableHeaders, unit: "letters", noPeople: true, // one that they purge can never be sent again
 			begin: unreadable},
-		{name: "mysql LOCK TABLES", unit: waits, least: 12, most: 20, short: 10, begin: lockTables, end: undo,
-			hit: waiting(waitsForTable)},
-		{name: "mysql ALTER waits", unit: waits, least: 12, most: 20, short: 6, begin: alterTable, end: undo,
-			hit: waiting(waitsForTable)},
-		{name: "mysql row locks in turn", unit: waits, least: 18, most: 25, short: 9, begin: rowLocks, end: undo,
-			hit: waiting(waitsForRow)},
+		{name: "mysql LOCK TABLES", unit: "daemons' connections waiting", least: 12, most: 20, short: 10, begin: lockTables,
+			end: undo, hit: waiting(waitsForTable)},
+		{name: "mysql ALTER waits", unit: "daemons' connections waiting", least: 12, most: 20, short: 6, begin: alterTable,
+			end: undo, hit: waiting(waitsForTable)},
+		{name: "mysql row locks in turn", unit: "daemons' connections waiting", least: 18, most: 25, short: 9,
+			begin: rowLocks, end: undo, hit: waiting(waitsForRow)},
 
 		{name: "dead-letter queue full", unit: "letters refused", least: 4, most: 8, short: 3, begin: fullDead,
 			end: takesAgain, hit: refused("letter")},
@@ -170,15 +147,15 @@ func calmKinds() []kind {
 // clusterKinds hit a cluster of RabbitMQ. Those of the phase upkeep are what operators do to it: no fault of anybody.
 func clusterKinds() []kind {
 	all := []kind{
-		{name: "leader kill -9", unit: leaders, least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved},
+		{name: "leader kill -9", unit: "leaders lost", least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved},
 		// Less than Erlang's net tick, a minute, after which the other nodes take a frozen one for gone.
-		{name: "leader frozen", unit: leaders, least: 30, most: 30, short: 20, patience: 15, begin: both(leader, freeze),
-			end: thaw, hit: moved},
+		{name: "leader frozen", unit: "leaders lost", least: 30, most: 30, short: 20, patience: 15,
+			begin: both(leader, freeze), end: thaw, hit: moved},
 		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, most: 30, short: 25, patience: 15,
 			begin: both(follower, freeze), end: thaw, hit: appliedLate},
 		{name: "daemons' node cut off", unit: "links moved", least: 8, most: 15, begin: cutNode, end: mendLinks,
 			hit: elsewhere},
-		{name: "leader cut from its peers", unit: leaders, least: 8, most: 20, patience: 45, begin: partition,
+		{name: "leader cut from its peers", unit: "leaders lost", least: 8, most: 20, patience: 45, begin: partition,
 			end: healPartition, hit: moved},
 
 		{name: "leader moved", unit: "leaders moved", in: "upkeep", least: 4, most: 10, begin: moveLeader},
@@ -190,64 +167,6 @@ func clusterKinds() []kind {
 	}
 	for i := range all {
 		all[i].on, all[i].in = rabbitmq, cmp.Or(all[i].in, "3")
-	}
-	return all
-}
-
-// databaseKinds hit a database cluster. The primary is the node that the proxy before it sends everybody to. One of
-// group replication that comes back is a secondary: another one stays the primary. For a source and its replicas the
-// harness is whoever looks after them.
-func databaseKinds() (all []kind) {
-	clusters := map[string][]kind{
-		"galera": {
-			{name: "database kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
-			{name: "database frozen", least: 15, most: 25, begin: primary(freeze, mark), end: back(thaw)},
-			{name: "database cut off", least: 15, most: 25, end: back(global("wsrep_provider_options = 'gmcast.isolate=0'")),
-				begin: primary(global("wsrep_provider_options = 'gmcast.isolate=1'"), mark)},
-			{name: "database read_only", least: 3, most: 10, begin: primary(global("read_only = ON"), mark),
-				end: back(global("read_only = OFF"))},
-			{name: "database refuses queries", least: 3, most: 10, begin: primary(global("wsrep_reject_queries = ALL"), mark),
-				end: back(global("wsrep_reject_queries = NONE"))},
-			{name: "all databases kill -9", most: 5, begin: primary(killAll, mark, pause, startAll), end: rejoin},
-			{name: "other database frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark),
-				end: both(thaw, rejoin)},
-			{name: "database conflicts", unit: "transactions of daemons undone", alone: true, least: 8, most: 15,
-				begin: conflicts, hit: undone},
-			{name: "other database lags", unit: "write sets behind", alone: true, least: 6, most: 12, begin: lag, end: rejoin},
-		},
-		"group": {
-			{name: "group primary kill -9", most: 10, begin: primary(kill, mark), end: back(start)},
-			{name: "group primary frozen", least: 20, most: 30, begin: primary(freeze, mark), end: back(thaw)},
-			{name: "group primary cut off", least: 20, most: 30, begin: primary(cutLine, mark), end: back(mendLine)},
-			{name: "group primary demoted", begin: primary(demote, mark), end: back()},
-			// By hand. It stays the primary: nobody may be written to until that is undone.
-			{name: "group primary read_only", unit: resumes, least: 3, most: 10, end: both(sawMisses, rejoin),
-				begin: primary(countMisses, global("super_read_only = ON"), pause, global("super_read_only = OFF"),
-					global("read_only = OFF"), mark)},
-			{name: "group all kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, foundAgain), end: rejoin},
-			{name: "group other frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark),
-				end: both(thaw, rejoin)},
-		},
-		"semisync": {
-			{name: "source kill -9", most: 10, begin: primary(kill, mark, promote), end: back(start)},
-			{name: "source frozen", least: 5, most: 15, begin: primary(freeze, mark, promote), end: back(start)},
-			{name: "source cut off", least: 5, most: 15, begin: primary(cutLine, mark, promote), end: back(mendLine, start)},
-			{name: "source read_only", begin: primary(global("super_read_only = ON"), mark, switchOver), end: back()},
-			{name: "source and replicas kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, reopen),
-				end: rejoin},
-			// Each COMMIT waits, is visible to nobody meanwhile, and is decided long after the daemon has hung up.
-			{name: "replicas cut off", unit: resumes, least: 8, most: 20, begin: primary(cutLine, pause, mendLine, mark),
-				end: rejoin},
-			{name: "replica frozen", unit: resumes, least: 8, most: 20, begin: other(freeze, mark), end: both(thaw, rejoin)},
-		},
-	}
-	for _, in := range slices.Sorted(maps.Keys(clusters)) {
-		for _, k := range clusters[in] {
-			if k.in, k.unit = in, cmp.Or(k.unit, "primaries lost"); !k.alone {
-				k.on, k.cost, k.hit, k.patience = mysqld, daemons, resumed, 120
-			}
-			all = append(all, k)
-		}
 	}
 	return all
 }

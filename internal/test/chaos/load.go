@@ -20,7 +20,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
@@ -81,7 +80,7 @@ func (w *world) fill() {
 }
 
 // run publishes until stop ends and everything it has begun to publish is confirmed.
-func (l *load) run(stop context.Context) error {
+func (l *load) run(stop context.Context) {
 	p := rabbit.NewPublisher(rabbit.Config{URLs: l.urls, Name: "chaos producer"})
 	work := context.WithoutCancel(stop)
 	defer func() {
@@ -102,10 +101,10 @@ func (l *load) run(stop context.Context) error {
 		case <-stop.Done():
 		}
 	}
-	if !l.w.until(2*time.Minute, func() bool { open = l.publish(work, p, open); return len(open) == 0 }) {
-		return fmt.Errorf("%d messages could not be published although the faults are over", len(open))
-	}
-	return nil
+	l.w.wait(2*time.Minute, "not all is published although the faults are over", func() error {
+		open = l.publish(work, p, open)
+		return none(len(open), nil, "messages are not confirmed")
+	})
 }
 
 // publish returns what was not confirmed.
@@ -208,8 +207,8 @@ func (w *world) openChain(root *mysql.Config) {
 	c := &w.chain
 	asRoot, asUser, asSeller := root.Clone(), root.Clone(), root.Clone()
 	asRoot.DBName, asUser.DBName = listener, listener
-	asUser.User, asUser.Passwd, asUser.Addr = user, user, w.links[onMySQL][0].Addr
-	asSeller.User, asSeller.Passwd, asSeller.Addr = seller, seller, w.links[onShop][0].Addr
+	asUser.User, asUser.Passwd, asUser.Addr = user, user, w.links[mysqld][0].Addr
+	asSeller.User, asSeller.Passwd, asSeller.Addr = seller, seller, w.links[orders][0].Addr
 	w.exec("CREATE DATABASE "+listener, "GRANT ALL ON "+listener+".* TO "+account, "CREATE TABLE "+listener+".told ("+
 		"id BIGINT AUTO_INCREMENT PRIMARY KEY, event VARBINARY(255) NOT NULL) ENGINE=InnoDB",
 		"CREATE USER "+seller+" IDENTIFIED BY '"+seller+"'", "GRANT ALL ON "+database+".* TO "+seller, shop.OrdersTable)
@@ -221,8 +220,8 @@ func (w *world) openChain(root *mysql.Config) {
 	c.asListener = append(slices.Clone(c.listens), "ROLLBACKD_MYSQL_DSN="+asRoot.FormatDSN())
 	c.relays = slices.Clone(w.environ)
 	for i, env := range c.relays {
-		for j, l := range slices.Concat(w.links[onRabbit], w.links[onMySQL]) {
-			env = strings.Replace(env, l.Addr, w.links[onOutbox][j].Addr, 1)
+		for j, l := range slices.Concat(w.links[rabbitmq], w.links[mysqld]) {
+			env = strings.Replace(env, l.Addr, w.links[outbox][j].Addr, 1)
 		}
 		c.relays[i] = env
 	}
@@ -231,14 +230,11 @@ func (w *world) openChain(root *mysql.Config) {
 		Program: seller, MaxOpen: clerks, LockWait: 2 * time.Second, ReadTimeout: patient,
 	})
 	must.OK(err, "open the order service's pool")
+	w.closes = append(w.closes, must.Get(c.db.DB()).Close)
 }
 
-// sell is the order service, until stop ends. A third of the orders is paid, a third cancelled, a third left to its
-// timeout, and some never come to be.
-func (w *world) sell(stop context.Context) error {
-	return must.Catch(func() { must.Side(clerks, func(clerk int) { w.clerk(stop, clerk) }) })
-}
-
+// clerk is one of the order service, until stop ends. A third of the orders is paid, a third cancelled, a third left to
+// its timeout, and some never come to be.
 func (w *world) clerk(stop context.Context, clerk int) {
 	rng := rand.New(rand.NewPCG(w.o.Seed, uint64(10+clerk)))
 	tick := time.NewTicker(clerks * share * time.Second / time.Duration(w.o.Rate))
@@ -312,10 +308,7 @@ func (s *strike) claims(stopped time.Time) (n int) {
 
 // unbindEvents takes the listener's queue off its exchange, until it is migrated once more.
 func unbindEvents(s *strike) {
-	s.undo = func() error {
-		_, err := program.Run(context.WithoutCancel(s.ctx), s.o.Binary, s.chain.asListener, "migrate")
-		return err
-	}
+	s.undo = func() { s.migrates(s.chain.asListener) }
 	must.Get(s.eval(fmt.Sprintf(`[rabbit_binding:remove(B, <<"chaos">>) || B <- rabbit_binding:list_for_destination(
 		rabbit_misc:r(<<"/">>, queue, <<"%s">>)), element(4, element(2, B)) =/= <<>>], ok`, event)))
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,9 +20,9 @@ import (
 // kind is a kind of fault: a row of the table.
 type kind struct {
 	name string
-	unit string   // of what it hits
-	in   string   // the phase that has it; empty: that of one node, and others as they say
-	on   []string // its targets
+	unit string // of what it hits
+	in   string // the phase that has it; empty: that of one node, and others as they say
+	on   string // its targets
 
 	least, most, short int // seconds that it lasts, and in a round, 0: least
 
@@ -55,9 +56,10 @@ type strike struct {
 	base         int       // of what is counted since the beginning
 	at           int       // which node it befalls
 	node         *stack.Server
+	target       string
 	slot         *slot // which daemon
 	process      *program.Process
-	undo         func() error
+	undo         func()
 	keys         []any // of the messages that it has published
 }
 
@@ -68,15 +70,16 @@ func (w *world) strikeOne(p planned) {
 		return // the run is cut short; whoever cut it says so
 	}
 	s := &strike{world: w, planned: p, slot: w.fleet.slots[p.variant%daemons]}
-	targets := slices.Clone(p.on)
+	targets := strings.Fields(p.on)
 	if p.alone {
 		targets = everything
 	}
+	s.target = targets[0]
 	for i, target := range targets {
-		if target == onRelay {
+		if target == relay {
 			s.slot = w.fleet.relays[p.variant%relays]
 		}
-		if target == onRelay || target == onDaemon {
+		if target == relay || target == daemon {
 			targets[i] = s.slot.name
 		}
 	}
@@ -84,7 +87,7 @@ func (w *world) strikeOne(p planned) {
 		w.targets[target].Lock()
 		defer w.targets[target].Unlock()
 	}
-	w.add(begun)
+	w.begun.Add(1)
 	began := time.Now()
 	err := must.Catch(func() {
 		if p.alone {
@@ -93,7 +96,7 @@ func (w *world) strikeOne(p planned) {
 			s.happen()
 		}
 	})
-	w.add(ended)
+	w.ended.Add(1)
 	must.OK(err, p.name)
 	w.count(p.name, s.hits, nil)
 	w.say("%-26s %5.1fs, hit %d %s", p.name, time.Since(began).Seconds(), s.hits, p.unit)
@@ -101,7 +104,7 @@ func (w *world) strikeOne(p planned) {
 
 // happen begins a fault, lets it last until its time is over and it has hit something, or is hopeless, and ends it.
 func (s *strike) happen() {
-	s.charge(s.cost)
+	s.charged.Add(int64(s.cost))
 	hit, patience := s.hit, seconds(cmp.Or(s.patience, 30))
 	if hit == nil {
 		hit, patience = func(*strike) int { return 0 }, 0
@@ -258,7 +261,7 @@ type Phase struct {
 // so does the round with people but for some kinds that leave work for them; likewise that of a database cluster.
 func Phases() []Phase {
 	nodes3 := func(k kind) bool {
-		return k.in == "3" || k.in == "" && k.on[0] != onMySQL && k.on[0] != onRedis
+		return k.in == "3" || k.in == "" && !strings.HasPrefix(k.on, mysqld) && k.on != redisd
 	}
 	all := []Phase{
 		{Name: "1", Share: 2, nodes: 1, stream: 1, has: func(k kind, _ bool) bool { return k.in == "" || k.in == "1" }},
@@ -272,10 +275,9 @@ func Phases() []Phase {
 			return k.in == "upkeep" || !round && nodes3(k)
 		}},
 	}
-	for i, replication := range []stack.Replication{stack.Galera, stack.Group, stack.SemiSync, stack.Async} {
-		c := clusters()[replication]
+	for i, c := range clusters() {
 		all = append(all, Phase{
-			Name: c.name, Share: 1, nodes: 1, stream: uint64(201 + 100*i), cluster: &c,
+			Name: c.name, Share: 1, nodes: 1, stream: uint64(201 + 100*i), cluster: c,
 			has: func(k kind, round bool) bool { return k.in == c.name || !round && k.beside },
 		})
 	}
