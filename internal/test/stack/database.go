@@ -5,8 +5,12 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,3 +135,137 @@ func execMySQL(t testing.TB, dsn, statement string) {
 
 // uniqueSuffix is short, lower case, and never the same twice, in no process.
 func uniqueSuffix() string { return strings.ToLower(rand.Text()[:12]) }
+
+// KeepStatements has this database server write down every statement that it gets, for [Server.WholeReads].
+func (s *Server) KeepStatements(t testing.TB) {
+	t.Helper()
+	execMySQL(t, s.url, "SET GLOBAL log_output = 'TABLE'")
+	execMySQL(t, s.url, "SET GLOBAL general_log = ON")
+}
+
+// WholeReads asks the server how it executes each statement over these tables that it was given since KeepStatements,
+// in a database that dsn names, and returns those that read a table from end to end; and how many different statements
+// it looked at. What reads a page of a table in the order of its key, from the first row on, is none of them.
+func (s *Server) WholeReads(t testing.TB, dsn string, tables ...string) (reads []string, looked int) {
+	t.Helper()
+	execMySQL(t, s.url, "SET GLOBAL general_log = OFF")
+	db := require.Get(sql.Open("mysql", dsn))(t)
+	defer db.Close()
+	statements := statementsOver(t, db, tables)
+	for _, text := range statements {
+		for _, plan := range RowsOf(t, db, Explain+text) {
+			table := plan["table"]
+			whole := plan["type"] == "ALL" || plan["type"] == "index" && strings.Contains(text, " WHERE ")
+			if derived := strings.HasPrefix(table, "<"); whole && !derived && table != "rollbackd_meta" { // of few rows
+				reads = append(reads, "all of "+table+": "+text[:min(len(text), 1000)])
+			}
+		}
+	}
+	return reads, len(statements)
+}
+
+var literals = regexp.MustCompile(`_binary'(\\.|[^'])*'|'(\\.|[^'])*'|\b\d+\b`)
+
+// statementsOver are the statements in the server's log that read these tables, each once whatever its values are.
+func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
+	t.Helper()
+	ours := regexp.MustCompile(`\b(` + strings.Join(tables, "|") + ")\\b")
+	var seen []string
+	for _, row := range RowsOf(t, db, "SELECT argument FROM mysql.general_log WHERE command_type IN "+
+		"('Query', 'Execute') ORDER BY event_time") {
+		text := row["argument"]
+		shape := literals.ReplaceAllString(text, "?")
+		verb, _, _ := strings.Cut(text, " ")
+		if slices.Contains([]string{"SELECT", "UPDATE", "DELETE"}, verb) && ours.MatchString(text) &&
+			!strings.Contains(text, "information_schema") && !slices.Contains(seen, shape) {
+			seen, all = append(seen, shape), append(all, text)
+		}
+	}
+	return all
+}
+
+// RowsOf are the rows that a query of a pool, a connection or a transaction finds, each by the names of its columns.
+func RowsOf(t testing.TB, db queried, query string, args ...any) (all []map[string]string) {
+	t.Helper()
+	rows := require.Get(db.QueryContext(t.Context(), query, args...))(t)
+	defer rows.Close()
+	columns := require.Get(rows.Columns())(t)
+	values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		require.OK(t, rows.Scan(into...))
+		row := map[string]string{}
+		for i, c := range columns {
+			row[c] = values[i].String
+		}
+		all = append(all, row)
+	}
+	require.OK(t, rows.Err())
+	return all
+}
+
+// made holds, by name, the statements that make what [Tables] has made once. It is package state as shared is.
+var made sync.Map
+
+type script struct {
+	once sync.Once
+	text string // empty: it could not be made
+}
+
+var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// Tables has migrate make its tables in the empty database that dsn names. Later tests of this process that name the
+// same get the same, rows included, by one request: a migration goes through all that the tables ever were. A UUID
+// becomes another one, as that of a log is nobody else's.
+func Tables(t testing.TB, dsn, name string, migrate func()) {
+	t.Helper()
+	one, _ := made.LoadOrStore(name, &script{})
+	s, first := one.(*script), false
+	s.once.Do(func() {
+		first = true
+		migrate()
+		s.text = statements(t, dsn)
+	})
+	switch {
+	case first:
+	case s.text == "":
+		migrate()
+	default:
+		config := parseDSN(t, dsn)
+		config.MultiStatements = true
+		id := make([]byte, 16)
+		_, _ = rand.Read(id) // it never fails
+		uuid := fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+		execMySQL(t, config.FormatDSN(), uuids.ReplaceAllString(s.text, uuid))
+	}
+}
+
+// statements are those that make a database's tables, with their rows, and its views.
+func statements(t testing.TB, dsn string) string {
+	t.Helper()
+	db := require.Get(sql.Open("mysql", dsn))(t)
+	defer db.Close()
+	var all strings.Builder
+	quoted := strings.NewReplacer(`\`, `\\`, `'`, `''`)
+	for _, table := range RowsOf(t, db, "SELECT table_name AS name, table_type AS kind FROM information_schema.tables "+
+		"WHERE table_schema = DATABASE() ORDER BY table_type") { // BASE TABLE, VIEW
+		name := table["name"]
+		shown := RowsOf(t, db, "SHOW CREATE TABLE "+name)[0]
+		all.WriteString(shown["Create Table"] + shown["Create View"] + ";\n")
+		if table["kind"] == "VIEW" {
+			continue
+		}
+		for _, row := range RowsOf(t, db, "SELECT * FROM "+name) {
+			columns := slices.Sorted(maps.Keys(row))
+			values := make([]string, len(columns))
+			for i, c := range columns {
+				values[i] = "'" + quoted.Replace(row[c]) + "'"
+			}
+			fmt.Fprintf(&all, "INSERT INTO %s (%s) VALUES (%s);\n", name, strings.Join(columns, ", "),
+				strings.Join(values, ", "))
+		}
+	}
+	return strings.ReplaceAll(all.String(), "`"+parseDSN(t, dsn).DBName+"`.", "")
+}

@@ -2,13 +2,10 @@ package stack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -91,47 +88,6 @@ func (p *process) logTail() string {
 		return fmt.Sprintf("(no log: %v)", err)
 	}
 	return fmt.Sprintf("end of %s:\n%s", filepath.Base(p.log), text[max(0, len(text)-tail):])
-}
-
-// room is a namespace of the kernel that only some programs see. It lives as long as a process in it, and what was made
-// in it goes with it: nothing is left of a test that was killed. It takes root.
-type room struct {
-	of     string // net or mount, as unshare and nsenter call it
-	holder *process
-}
-
-// newRoom makes one in which a script of the shell has run, until the stack ends.
-func (s *Stack) newRoom(ctx context.Context, dir, name, of, script string) *room {
-	const ready = "the room is ready"
-	holder := newProcess(name, dir, findOnMachine("unshare"), nil, "--"+of, "sh", "-c",
-		"set -e; "+script+" echo "+ready+"; exec sleep infinity")
-	must.OK(holder.start())
-	s.onEnd(holder.kill)
-	must.OK(again(ctx, holder.ended(), func(context.Context) error {
-		if !strings.Contains(holder.logTail(), ready) {
-			return errors.New("it is not ready")
-		}
-		return nil
-	}), "make a namespace for ", name, ", which takes root: ", holder.logTail())
-	return &room{of, holder}
-}
-
-// enter are the words before a program that runs in the room.
-func (r *room) enter() []string {
-	return []string{findOnMachine("nsenter").path, "--target", strconv.Itoa(r.holder.pid()), "--" + r.of}
-}
-
-// run runs commands of the machine in the room; nil is what is outside of all rooms.
-func (r *room) run(ctx context.Context, lines ...string) {
-	for _, line := range lines {
-		words := append([]string{"/usr/bin/env"}, strings.Fields(line)...) // which looks in the environment's path
-		if r != nil {
-			words = append(r.enter(), words...)
-		}
-		cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-		cmd.Env = environment("/")
-		output(cmd, line)
-	}
 }
 
 // output runs a command to its end and returns what it printed.

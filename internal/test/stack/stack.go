@@ -1,3 +1,16 @@
+// Package stack runs real RabbitMQ, MySQL or MariaDB, and Redis servers for tests, the demo and the benchmark, and
+// leaves nothing behind: every server listens on a free loopback port, keeps its data in a temporary folder, is stopped
+// by its process id, and dies with the process that started it, even when that process is killed.
+//
+// Tests get a fresh world each: a database from [MySQL], a virtual host from [AMQP], a Redis from [Redis]. The servers
+// below are shared by all tests of a process, or by a whole run of `make test`; a test that kills or freezes a server
+// starts one of its own with [OwnRabbit], [OwnMySQL] or [OwnRedis], or puts a [TCPProxy] in between.
+//
+// The three variables ROLLBACKD_TEST_AMQP_URL, ROLLBACKD_TEST_MYSQL_DSN and ROLLBACKD_TEST_REDIS_URL name servers to
+// use instead.
+//
+// Nothing of the product may live here, and the binary never links this package. It speaks AMQP with the client library
+// itself, because the tests of internal/rabbit use it and must not be judged by the code they test.
 package stack
 
 import (
@@ -6,8 +19,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
@@ -187,4 +202,50 @@ func (s *Stack) end() error {
 func (s *Stack) server(kind Kind) *Server {
 	return map[Kind]*Server{KindRabbitMQ: s.RabbitMQ, KindMySQL: s.MySQL, KindRedis: s.Redis,
 		KindZooKeeper: s.ZooKeeper}[kind]
+}
+
+const (
+	folderPrefix = "rollbackd-stack-"
+	lockFile     = "in-use"
+)
+
+// makeFolder makes a temporary folder and locks it for the life of this process. Folders whose process was killed, and
+// therefore could not remove them, are removed on the way: their lock went with the process.
+func makeFolder() (dir string, lock *os.File, err error) {
+	removeStale()
+	err = must.Catch(func() {
+		dir = must.Get(os.MkdirTemp("", folderPrefix))
+		// The file gets its name when it is locked: seen without its lock, the folder would be taken for a dead process's.
+		unnamed := filepath.Join(dir, lockFile+".new")
+		lock = must.Get(openLocked(unnamed, os.O_CREATE))
+		must.OK(os.Rename(unnamed, filepath.Join(dir, lockFile)))
+	})
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("make the folder of the servers: %w", err), os.RemoveAll(dir))
+	}
+	return dir, lock, nil
+}
+
+// openLocked fails when another process, or this one, holds the lock.
+func openLocked(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// removeStale is a service to the machine and not to the caller, so what it cannot do it leaves. A folder without a
+// lock file is being made right now, or not ours.
+func removeStale() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*")) // the pattern is well-formed
+	for _, dir := range dirs {
+		if lock, err := openLocked(filepath.Join(dir, lockFile), 0); err == nil {
+			_ = os.RemoveAll(dir)
+			_ = lock.Close()
+		}
+	}
 }

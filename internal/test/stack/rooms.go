@@ -7,13 +7,57 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
+
+// room is a namespace of the kernel that only some programs see. It lives as long as a process in it, and what was made
+// in it goes with it: nothing is left of a test that was killed. It takes root.
+type room struct {
+	of     string // net or mount, as unshare and nsenter call it
+	holder *process
+}
+
+// newRoom makes one in which a script of the shell has run, until the stack ends.
+func (s *Stack) newRoom(ctx context.Context, dir, name, of, script string) *room {
+	const ready = "the room is ready"
+	holder := newProcess(name, dir, findOnMachine("unshare"), nil, "--"+of, "sh", "-c",
+		"set -e; "+script+" echo "+ready+"; exec sleep infinity")
+	must.OK(holder.start())
+	s.onEnd(holder.kill)
+	must.OK(again(ctx, holder.ended(), func(context.Context) error {
+		if !strings.Contains(holder.logTail(), ready) {
+			return errors.New("it is not ready")
+		}
+		return nil
+	}), "make a namespace for ", name, ", which takes root: ", holder.logTail())
+	return &room{of, holder}
+}
+
+// enter are the words before a program that runs in the room.
+func (r *room) enter() []string {
+	return []string{findOnMachine("nsenter").path, "--target", strconv.Itoa(r.holder.pid()), "--" + r.of}
+}
+
+// run runs commands of the machine in the room; nil is what is outside of all rooms.
+func (r *room) run(ctx context.Context, lines ...string) {
+	for _, line := range lines {
+		words := append([]string{"/usr/bin/env"}, strings.Fields(line)...) // which looks in the environment's path
+		if r != nil {
+			words = append(r.enter(), words...)
+		}
+		cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+		cmd.Env = environment("/")
+		output(cmd, line)
+	}
+}
 
 // network gives each of some servers a network of its own, as machines have one: one line to this machine, for clients,
 // and one to the other servers. A line that is cut lets packets vanish, and no connection ends by that.
@@ -134,4 +178,65 @@ func (a *Apart) Cut(on bool) {
 	a.t.Helper()
 	line := fmt.Sprintf("ip link set %s %s", a.network.line(0), state(on))
 	require.OK(a.t, must.Catch(func() { (*room)(nil).run(a.t.Context(), line) }))
+}
+
+// ErrNoDisk says that this process may not mount anything, so that there is no disk that could run full.
+var ErrNoDisk = errors.New("a disk of its own needs the right to mount (root, or CAP_SYS_ADMIN)")
+
+// disk is a file system in memory in a room of its own.
+type disk struct {
+	room *room
+	path string
+	size int64 // bytes
+}
+
+// makeDisk mounts a disk on a new folder.
+func (s *Stack) makeDisk(ctx context.Context, dir, path string, size int64) *disk {
+	d := &disk{path: path, size: size}
+	err := must.Catch(func() {
+		must.OK(os.Mkdir(path, 0o700))
+		d.room = s.newRoom(ctx, dir, "disk", "mount",
+			fmt.Sprintf("mount -t tmpfs -o size=%d,mode=0700 tmpfs %s;", size, path))
+	})
+	if err != nil {
+		must.OK(fmt.Errorf("%w: %w", ErrNoDisk, err))
+	}
+	return d
+}
+
+func (d *disk) resize(size int64) error {
+	return must.Catch(func() {
+		d.room.run(context.Background(), fmt.Sprintf("mount -o remount,size=%d %s", size, d.path))
+	})
+}
+
+// fill takes away what is free: the disk becomes as small as what is on it.
+func (d *disk) fill() (err error) {
+	for range 100 { // what is written meanwhile makes the size too small, which is refused
+		var now syscall.Statfs_t
+		if err := syscall.Statfs(fmt.Sprintf("/proc/%d/root%s", d.room.holder.pid(), d.path), &now); err != nil {
+			return err
+		}
+		if err = d.resize(int64(now.Blocks-now.Bfree) * now.Bsize); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// FillDisk leaves no byte free on the disk that [Options].MySQLDisk gave the server.
+func (s *Server) FillDisk() error { return s.report("fill the disk of", s.disk.fill()) }
+
+// FreeDisk gives the disk its size back. A server that did not survive the full disk is started again.
+func (s *Server) FreeDisk() error {
+	return s.inTime("free the disk of", func(ctx context.Context) error {
+		if err := s.disk.resize(s.disk.size); err != nil {
+			return err
+		}
+		err := s.waitReady(ctx)
+		if err != nil && s.Pid() == 0 {
+			err = s.start(ctx)
+		}
+		return err
+	})
 }
