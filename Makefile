@@ -18,21 +18,23 @@ TEST_TIMEOUT ?= 12m
 # Packages that run at once: with more than there are cores, tests wait for the processor until their patience ends.
 AT_ONCE ?= $(shell nproc)
 
-.PHONY: help
+# All of them: what there is of these names says nothing of whether they are done.
+.PHONY: help deps build lint size test test-modules test-languages test-big mutants test-faults test-clock \
+	test-prometheus test-locks test-clusters test-upkeep test-zookeeper test-galera test-mysql-ha test-redis-ha \
+	test-browser bench bench-prune chaos soak demo site cut test-upgrade notices release test-release pin \
+	test-servers bin/chaos bin/with-servers
+
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Install RabbitMQ, MariaDB and Redis where they are missing (as root; starts no service).
-.PHONY: deps
 deps:
 	@scripts/install-servers.sh
 
-.PHONY: build
 build: ## bin/rollbackd, and bin/consumer, which is the same
 	$(GO) build -o bin/ ./cmd/...
 
 # Checkers live for a minute: a third of their processor time was the collector's.
-.PHONY: lint
 lint: export GOGC := 400
 lint: export GOMEMLIMIT := 3GiB
 lint: ## gofmt, go vet, staticcheck, and the rules of this repository
@@ -41,12 +43,10 @@ lint: ## gofmt, go vet, staticcheck, and the rules of this repository
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	$(GO) test ./internal/test/repo # which takes five times as long under -race
 
-.PHONY: size
 size: ## lines of code and words beside the ceilings and budgets of ARCHITECTURE.md; CHECK=1 fails above a ceiling
 	@$(GO) run ./internal/cmd/size $(if $(CHECK),-check)
 
 # What else there is to test: each of these is a target of its own below.
-.PHONY: test
 ifdef ONLY
 test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
 else
@@ -64,17 +64,12 @@ endif
 # Modules of their own, so that their libraries stay out of ours.
 # The tests that need libraries of others: container files, the chart, traces (a real collector), OpenAPI, the bench, and
 # of the release what is quick: licenses, and installing it from a proxy.
-.PHONY: test-modules
 test-modules: deps bin/with-servers
-	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
-	cd internal/test/otlp && $(GO) vet ./... && $(GO) test ./...
-	cd internal/test/openapi && $(GO) vet ./... && $(GO) test ./...
-	cd tools/sqlite && $(GO) vet ./... && $(GO) test ./...
+	for module in deploy/composetest internal/test/otlp internal/test/openapi tools/sqlite bench; do \
+		(cd $$module && $(GO) vet ./... && $(GO) test ./...); done
 	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 -run 'Notices|NothingOfTheRepository' .
-	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 # The examples of the outbox and of handler http in Python, PHP, Java and Node.
-.PHONY: test-languages
 test-languages: deps bin/with-servers
 	scripts/install-servers.sh languages
 	ROLLBACKD_TEST_LANGUAGES=1 bin/with-servers $(GO) test -count=1 ./deploy/examples ./deploy/examples/orders
@@ -82,7 +77,6 @@ test-languages: deps bin/with-servers
 # The end-to-end tests at full size: 20,000 messages one by one; 40,000 beside a daemon that vanishes inside a
 # transaction; a foreign row lock beside each kind of handler; 12 letters by key among 200,000, and by other ways among
 # a million; a classic log of a million rows.
-.PHONY: test-big
 test-big: deps bin/with-servers
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter ./internal/admin/pages
@@ -90,7 +84,6 @@ test-big: deps bin/with-servers
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'APollIsCheap' $(ARGS) ./outbox/relay
 
 # Take away one guard of the protocol at a time: the model test must notice.
-.PHONY: mutants
 mutants: deps
 	@scripts/mutants.sh
 
@@ -102,31 +95,26 @@ FUZZ = ./internal/wire:FuzzIdentify ./internal/wire:FuzzParseKeySources ./intern
 	./internal/strictjson:FuzzScanner ./internal/handler/stock:FuzzDecode ./internal/handler/sql:FuzzParse ./internal/config:FuzzPasswordIsNeverShown ./internal/rabbit:FuzzWalker ./internal/rabbit:FuzzShedder
 FUZZ_TIME ?= 10s
 
-.PHONY: test-faults
 test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of every kind of fault, the fuzz targets; SEED=n for another round
 	bin/with-servers $(GO) test -race -count=1 -timeout 5m -run '$(BAD_MESSAGES)|$(BAD_SETTINGS)' ./internal/config ./internal/wire ./internal/handler/stock ./internal/daemon ./internal/rabbit ./dedup ./stock ./consumer
 	bin/chaos -round -seed $(or $(SEED),20261121)
 	@GO="$(GO)" scripts/fuzz.sh $(FUZZ_TIME) $(FUZZ)
 
 # MySQL's clock jumps and comes back, by Debian's libfaketime, which is installed where it is missing.
-.PHONY: test-clock
 test-clock: deps bin/with-servers
 	@scripts/install-servers.sh clock
 	ROLLBACKD_TEST_CLOCK=1 bin/with-servers $(GO) test -race -count=1 -timeout 5m -run 'TestTheClockOfMySQL' $(ARGS) ./internal/daemon
 
 # Each alert fires once, in Debian's Prometheus, which is installed where it is missing.
-.PHONY: test-prometheus
 test-prometheus: deps bin/with-servers
 	@scripts/install-servers.sh prometheus
 	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
 
 # The acceptance tests beside the other locks: redlock, and a table in MySQL.
-.PHONY: test-locks
 test-locks: deps bin/with-servers
 	ROLLBACKD_TEST_LOCKS=1 bin/with-servers $(GO) test -race -timeout 6m \
 		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
 
-.PHONY: test-clusters
 ifdef KIND
 test-clusters: test-$(KIND)
 else
@@ -137,12 +125,10 @@ endif
 
 # Three nodes of RabbitMQ that operators work on under load: nodes restarted in turn and replaced, leaders moved,
 # policies changed; SEED=n for another round.
-.PHONY: test-upkeep
 test-upkeep: deps bin/chaos
 	bin/chaos -round -phases upkeep -seed $(or $(SEED),20261123)
 
 # The lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it.
-.PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers
 	@scripts/install-servers.sh zookeeper
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|LocksOfAnAccount' $(ARGS) ./internal/lockers ./internal/cli
@@ -150,7 +136,6 @@ test-zookeeper: deps bin/with-servers
 
 # A database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed
 # where they are missing; SEED=n for another round.
-.PHONY: test-galera
 test-galera: deps bin/with-servers bin/chaos
 	@scripts/install-servers.sh galera
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
@@ -158,7 +143,6 @@ test-galera: deps bin/with-servers bin/chaos
 
 # MySQL that fails over: group and semi-synchronous replication behind HAProxy, and a failover that loses commits; the
 # servers are Debian's unstable ones, as root; SEED=n for another round.
-.PHONY: test-mysql-ha
 test-mysql-ha: TREE = $(TREES)-sid
 test-mysql-ha: SEED ?= 20261123
 test-mysql-ha: deps bin/chaos
@@ -171,19 +155,16 @@ test-mysql-ha: deps bin/chaos
 
 # The lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance
 # tests beside it.
-.PHONY: test-redis-ha
 test-redis-ha: deps bin/with-servers
 	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./internal/cli # they wait
 	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
 
-.PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser
 	axe=$$(scripts/axe-core.sh); here=$$PWD; cd internal/test/browser && $(GO) vet ./... && \
 		ROLLBACKD_TEST_AXE=$$axe $$here/bin/with-servers $(GO) test -count=1 -timeout 9m -parallel 8 . $(ARGS)
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
-.PHONY: bench
 ifdef ONLY
 bench: bench-$(ONLY)
 else
@@ -199,38 +180,28 @@ bench-%: deps
 	cd bench && $(GO) build -o bench . && ./bench $*
 
 # What it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes.
-.PHONY: bench-prune
 bench-prune: deps
 	ROLLBACKD_TEST_BIG=1 $(GO) test -v -count=1 -timeout 30m -run PruningBesideMessages ./internal/daemon
 
 DURATION ?= 5m
-.PHONY: chaos
 chaos: deps bin/chaos ## two daemons under random faults, with people at work in the last quarter: DURATION=5m, SEED=n repeats the schedule, CHAOS='-phases 3 -rate 500'
 	bin/chaos -duration $(DURATION) -seed $(or $(SEED),0) $(CHAOS)
 
 # Hours of the same with people at work and one fault a minute; what grows fails it: bin/soak.svg and bin/soak.md.
 HOURS ?= 1
-.PHONY: soak
 soak: deps bin/chaos
 	bin/chaos -phases people -duration $(HOURS)h -soak bin/soak -seed $(or $(SEED),0) $(CHAOS)
 
-.PHONY: bin/chaos
-bin/chaos:
-	@$(GO) build -o $@ ./internal/cmd/chaos
-
-.PHONY: demo
 demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; OUTBOX=on from the order's commit on; HOLD=1 stays up
 	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(if $(OUTBOX),-outbox) $(HANDLER)
 
 SITE ?= $(CURDIR)/dist/site
-.PHONY: site
 site: ## the documents as pages with a search, by Debian's Hugo: dist/site/, to be served by any web server
 	@scripts/install-servers.sh site
 	scripts/site.sh $(SITE)
 	ROLLBACKD_TEST_SITE=$(SITE) $(GO) test -count=1 ./docs/site
 
 # VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version.
-.PHONY: cut
 cut:
 	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "make cut VERSION=0.1.0"; exit 1; }
 	sed -i -e '/^## \[$(VERSION)\]/,+1d' -e "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date -u +%F)/" CHANGELOG.md
@@ -238,16 +209,13 @@ cut:
 	$(GO) test -count=1 ./internal/test/repo -run GoAPI -released
 
 # The version before the last migration and this one, side by side on one queue.
-.PHONY: test-upgrade
 test-upgrade: deps bin/with-servers
 	ROLLBACKD_TEST_UPGRADE=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'TwoVersions' $(ARGS) ./internal/daemon
 
 # THIRD_PARTY_NOTICES: the licenses of what the binary links.
-.PHONY: notices
 notices:
 	cd tools/release && $(GO) run . -notices
 
-.PHONY: release
 ifdef DO
 release: $(if $(filter test,$(DO)),test-release,$(DO))
 else
@@ -256,27 +224,23 @@ release: ## binaries, packages, image, parts: dist/; KEY=file signs; DO=test, DO
 endif
 
 # Builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge.
-.PHONY: test-release
 test-release: deps bin/with-servers
 	cd tools/release && $(GO) vet ./... && ROLLBACKD_TEST_RELEASE=1 $(GO) test -count=1 -timeout 90m ./...
 	bin/with-servers scripts/test-deb.sh
 
 # Write the digests that the images of deploy/ have now into its files (asks the images' registries).
-.PHONY: pin
 pin:
 	cd deploy/composetest && $(GO) run ./pin ../Dockerfile ../compose.yaml
 
 # Built and not run with go run, which does not pass signals on.
-.PHONY: bin/with-servers
-bin/with-servers:
-	@$(GO) build -o $@ ./internal/cmd/with-servers
+bin/chaos bin/with-servers:
+	@$(GO) build -o $@ ./internal/cmd/$(@F)
 
 # Here all tests run in one go, those that make test leaves to test-locks and test-clusters too.
 test-servers: export ROLLBACKD_TEST_LOCKS = 1
 test-servers: export ROLLBACKD_TEST_CLUSTERS = 1
 # The other suites are whole system trees of other Debian releases; scripts/server-tree.sh says which servers they hold.
 TREES ?= /var/tmp/rollbackd
-.PHONY: test-servers
 test-servers: bin/with-servers ## all tests on the servers of a Debian release: SUITE=bookworm|trixie|sid; as root for the last two
 ifeq ($(SUITE),bookworm)
 	@scripts/install-servers.sh
