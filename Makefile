@@ -161,7 +161,7 @@ test-redis-ha: deps bin/with-servers
 
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser
-	axe=$$(scripts/axe-core.sh); here=$$PWD; cd internal/test/browser && $(GO) vet ./... && \
+	axe=$$(scripts/npm-file.sh axe-core); here=$$PWD; cd internal/test/browser && $(GO) vet ./... && \
 		ROLLBACKD_TEST_AXE=$$axe $$here/bin/with-servers $(GO) test -count=1 -timeout 9m -parallel 8 . $(ARGS)
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.

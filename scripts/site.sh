@@ -24,4 +24,4 @@ printf '%s\n' --- 'title: API reference' 'layout: openapi' --- >"$work/content/d
 } | dot -Tsvg | sed -n '/<svg/,$p' >"$work/assets/states.svg"
 rm -rf "$out"
 hugo --source "$work" --destination "$out" --quiet
-"$(scripts/pagefind.sh)" --site "$out" --silent >/dev/null
+"$(scripts/npm-file.sh pagefind)" --site "$out" --silent >/dev/null
