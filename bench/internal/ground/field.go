@@ -77,13 +77,12 @@ func (f *Field) Sow(s Sowing) {
 	f.Sown, f.grown = s, false
 	f.published.Store(0)
 	f.clear()
-	both := []func(){f.seed, func() {
+	must.Together(f.seed, func() {
 		f.newQueues()
 		if !s.NoBacklog {
 			f.publishBacklog()
 		}
-	}}
-	must.Side(len(both), func(i int) { both[i]() })
+	})
 	f.before = must.Get(oracle.ReadStock(f.ground.Ctx, f.DB))
 	f.rowsBefore = value[int64](f, successes)
 	f.ground.Rest(restBefore)
@@ -326,17 +325,13 @@ func (f *Field) PassYear(y Year) (deleted int) {
 	}))
 	rows, day := y.daily()
 	for left := time.Duration(yearDays - keptDays - 1); left >= 0; left-- {
-		both := []func(){
-			func() { f.addRows(beyond+int64(left)*rows, rows, y.End.Add(-left*day), day) },
-			func() {
-				for _, p := range must.Get(log.Prune(f.ground.Ctx, dedup.PruneOptions{
-					Group: Group, OlderThan: time.Since(y.End) + (left+1+keptDays)*day,
-				})) {
-					deleted += p.Rows
-				}
-			},
-		}
-		must.Side(len(both), func(i int) { both[i]() })
+		must.Together(func() { f.addRows(beyond+int64(left)*rows, rows, y.End.Add(-left*day), day) }, func() {
+			for _, p := range must.Get(log.Prune(f.ground.Ctx, dedup.PruneOptions{
+				Group: Group, OlderThan: time.Since(y.End) + (left+1+keptDays)*day,
+			})) {
+				deleted += p.Rows
+			}
+		})
 	}
 	f.writeBack()
 	return deleted

@@ -273,16 +273,11 @@ func (p *processes) viewed(do func()) Sample {
 	defer http.DefaultClient.CloseIdleConnections()
 	ctx, cancel := context.WithCancel(p.r.Ground.Ctx)
 	took := Sample{}
-	must.Side(3, func(side int) {
-		switch side {
-		case 0:
-			defer cancel()
-			do()
-		case 1:
-			_ = must.Catch(func() { p.view(ctx, live) }) // it ends when we hang up
-		default:
-			p.look(ctx, took)
-		}
+	must.Together(func() { p.look(ctx, took) }, func() {
+		_ = must.Catch(func() { p.view(ctx, live) }) // it ends when we hang up
+	}, func() {
+		defer cancel()
+		do()
 	})
 	return took
 }
@@ -332,19 +327,12 @@ func (p *processes) profiled(f *ground.Field, do func()) {
 	ctx, seconds := p.r.Ground.Ctx, max(1, min(p.r.Length, mostProfiled).Seconds())
 	must.OK(os.MkdirAll(p.r.Profiles, 0o755))
 	f.ForgetStatements()
-	must.Side(3, func(side int) {
-		if side == 0 {
-			do()
-			return
-		}
+	profile := func(name, page string) {
 		p.begun(p.r.Warm)
-		name, page := "cpu", "profile"
-		if side == 1 {
-			name, page = "allocs", "allocs"
-		}
 		text := p.view(ctx, fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", page, seconds))
 		must.OK(os.WriteFile(filepath.Join(p.r.Profiles, name+".prof"), text, 0o644))
-	})
+	}
+	must.Together(do, func() { profile("cpu", "profile") }, func() { profile("allocs", "allocs") })
 	now := p.read()
 	n := float64(now.fresh + now.again + now.dead)
 	w := tabwriter.NewWriter(p.r.Out, 0, 0, 2, ' ', 0)

@@ -38,11 +38,7 @@ func (r *Runner) Latency(perSecond float64, failEvery int64, delays string) Samp
 		p.untilReady(p.all[0])
 		warm := int64(perSecond * r.Warm.Seconds())
 		watched := make(chan int64, sowing.Orders)
-		must.Side(2, func(side int) {
-			if side == 0 {
-				s.look(r.Ground.Ctx, watched)
-				return
-			}
+		must.Together(func() { s.look(r.Ground.Ctx, watched) }, func() {
 			defer close(watched)
 			s.field.Producing(func(producer *ground.Producer) {
 				paced(r.Ground.Ctx, sowing.Orders, perSecond, func(n int64) {
@@ -166,11 +162,9 @@ func (r *Runner) offer(c Contestant, f *ground.Field, p *processes) (from, to re
 		now.counts = counts
 		return now
 	}
-	must.Side(2, func(side int) {
-		if side == 0 {
-			f.Producing(func(shop *ground.Producer) { paced(r.Ground.Ctx, f.Sown.Orders, c.Guess, shop.Publish) })
-			return
-		}
+	must.Together(func() {
+		f.Producing(func(shop *ground.Producer) { paced(r.Ground.Ctx, f.Sown.Orders, c.Guess, shop.Publish) })
+	}, func() {
 		r.Ground.Rest(r.Warm)
 		from = read()
 		// The shop goes on until after the last reading, or the end of the time would be an idle one.
@@ -284,13 +278,7 @@ func (r *Runner) Relay() Sample {
 	var relayed, plain float64
 	r.beside(f, Contestant{Command: "relay"}, func(*processes) { relayed = r.arrived(n) })
 	f.Sow(sowing)
-	must.Side(2, func(side int) {
-		if side == 0 {
-			r.Ground.Send(all)
-			return
-		}
-		plain = r.arrived(n)
-	})
+	must.Together(func() { r.Ground.Send(all) }, func() { plain = r.arrived(n) })
 	return Sample{
 		"ratio": relayed / plain, "relay_per_second": relayed, "plain_per_second": plain, "messages": float64(n),
 	}

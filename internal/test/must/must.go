@@ -57,6 +57,9 @@ func Side(n int, step func(i int)) {
 	OK(errors.Join(errs...))
 }
 
+// Together does these steps side by side, as Side does.
+func Together(steps ...func()) { Side(len(steps), func(i int) { steps[i]() }) }
+
 // database is a pool, a connection, or a transaction.
 type database interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
