@@ -211,7 +211,8 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 		{"found when looking", others, "none/k, good/g, two/k 1×5", map[int]error{0: none, 2: stock.ErrQuantity}, true, true},
 		{"of the same order", others, "good/k 1×5, good/g 1×1 2×2", map[int]error{0: stock.ErrQuantity}, true, true},
 		{"all", others, "none/k, nil/g", map[int]error{0: none, 1: none}, false, false},
-		{"found when writing", others, "none/k, good/g, ghost/k", map[int]error{0: none, 2: stock.ErrUnknownSKU}, false, false},
+		{"found when writing", others, "none/k, good/g, ghost/k",
+			map[int]error{0: none, 2: stock.ErrUnknownSKU}, false, false},
 		{"beside a refusal", refusing, "two/k 1×5, good/g, none/k 1×1", map[int]error{0: stock.ErrQuantity}, false, false},
 		{"invalid", others, "/k, good/g", map[int]error{0: stock.ErrInvalid}, false, false},
 	} {
@@ -250,9 +251,8 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 					t.Errorf("others released: %v, want %v", batch.OthersReleased, test.others)
 				}
 			}
-			if got := told[order("good")]; slices.Equal(got, []stock.Item{item(1, 1), item(2, 2)}) != test.released {
-				t.Errorf("told of what was released: %v", told)
-			}
+			all := slices.Equal(told[order("good")], []stock.Item{item(1, 1), item(2, 2)})
+			assert.Is(t, all, test.released, "told of good's release in %v", told)
 			want := "1×1 reserved, 2×2 reserved"
 			if test.released {
 				want = "1×1 released stock.rollback/g, 2×2 released stock.rollback/g"

@@ -233,7 +233,8 @@ func TestEachErrorOfBothServersHasItsPlace(t *testing.T) {
 	}
 }
 
-// A later release has errors that nobody has looked at: the test fails on it, and -update adds them. Look where they go.
+// A later release has errors that nobody has looked at: the test fails on it, and -update adds them. Look where they
+// go.
 func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	w := newWorld(t)
 	conn := require.Get(w.pool.Conn(t.Context()))(t)

@@ -325,17 +325,13 @@ func TestWhoHoldsWhatIsWaitedForIsNamed(t *testing.T) {
 				w.anew()
 				return require.Get(Holders(t.Context(), ours, least))(t)
 			}
-			if found := look(0); len(found) > 0 {
-				t.Errorf("while nobody waits, %v", found)
-			}
+			assert.Equal(t, look(0), nil, "named while nobody waits")
 			holder, waiter := w.begin(w.pool), w.begin(w.pool)
 			holder.exec(tc.holds)
 			waiter.exec("UPDATE goods SET n = 2 WHERE id = 2")
 			first := waiter.later(tc.wants, []byte("\xff\xfe")) // no text, as our keys and hashes
 			w.waiting(1)
-			if found := look(0); len(found) > 0 {
-				t.Errorf("while only another user waits, %v", found)
-			}
+			assert.Equal(t, look(0), nil, "named while only another user waits")
 			us := w.begin(ours)
 			second := us.later("UPDATE goods SET n = 4 WHERE id = 2")
 			w.waiting(2)

@@ -51,9 +51,8 @@ func TestTheStandardVariablesSwitchTracesAndMetricsOnAndOff(t *testing.T) {
 					ends++
 				}
 			}
-			if (p.Spans != nil) != c.spans || len(p.ends) != ends || (err != nil) != c.failed {
-				t.Errorf("Open = %+v, %v", p, err)
-			}
+			assert.That(t, (p.Spans != nil) == c.spans && len(p.ends) == ends && (err != nil) == c.failed, "Open = %+v, %v", p,
+				err)
 			_ = p.Close() // nobody listens there
 		})
 	}

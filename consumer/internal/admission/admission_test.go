@@ -64,15 +64,11 @@ func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
 	for _, it := range all {
 		o.meet([]*saying{it}, time.Second)
 		require.Is(t, len(it.values), maxNamed, "a large body names values")
-		if len(o.marks) > maxMarks {
-			t.Fatalf("%d values are marked, want %d at most", len(o.marks), maxMarks)
-		}
+		require.That(t, len(o.marks) <= maxMarks, "%d values are marked, want %d at most", len(o.marks), maxMarks)
 	}
 	o.pass(all, nil, time.Millisecond)
 	assert.AtMost(t, len(o.passed), maxPassed, "values have passed")
-	if all[0].values != nil {
-		t.Error("what is applied still has its values")
-	}
+	assert.That(t, all[0].values == nil, "what is applied still has its values")
 }
 
 // messagesFrom are the identities of messages from one number to another.
@@ -130,29 +126,23 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	var got []time.Duration
 	probe := func() {
 		b.Note(false, true, messagesFrom(1, 2))
-		if !b.Stops() {
-			t.Error("it does not pause")
-		}
+		assert.That(t, b.Stops(), "it does not pause")
 		d, _ := b.Pause()
-		if b.Stops() {
-			t.Error("it pauses before a probe")
-		}
+		assert.That(t, !b.Stops(), "it pauses before a probe")
 		got = append(got, d)
 	}
 	for range 4 {
 		probe()
 	}
 	b.Note(true, false, nil)
-	if d, _ := b.Pause(); d != 0 {
-		t.Errorf("a message is applied, and it pauses for %v", d)
-	}
+	d, _ := b.Pause()
+	assert.Is(t, d, 0, "a message is applied: the pause")
 	probe()
 	b.HoldLetters(time.Hour)
 	probe()
 	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, time.Second, time.Hour}
 	assert.Equal(t, got, want, "pauses")
 	off := &Breaker{Limit: dedup.LetterLimit{}, Now: time.Now}
-	if off.Note(false, true, messagesFrom(1, 1000)); off.Spaces() {
-		t.Error("it is off, and brakes")
-	}
+	off.Note(false, true, messagesFrom(1, 1000))
+	assert.That(t, !off.Spaces(), "it is off, and brakes")
 }

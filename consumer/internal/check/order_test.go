@@ -51,11 +51,9 @@ func TestTheLastOrdersAreRemembered(t *testing.T) {
 	for range mostOrders - 1 {
 		o.Add(locks("x y"))
 	}
-	if _, _, crossed := o.Add(locks("b a")); crossed {
-		t.Error("what is forgotten crosses")
-	}
-	if _, _, crossed := o.Add(locks("y x")); !crossed {
-		t.Error("the last ones are forgotten")
-	}
+	_, _, crossed := o.Add(locks("b a"))
+	assert.That(t, !crossed, "what is forgotten crosses")
+	_, _, crossed = o.Add(locks("y x"))
+	assert.That(t, crossed, "the last ones are forgotten")
 	assert.Is(t, len(o.last), mostOrders, "are remembered")
 }

@@ -68,9 +68,7 @@ func TestWhatIsPosted(t *testing.T) {
 	o := Options{Target: s.URL + "/rollbacks", Token: func() string { return "word" },
 		Secrets: func() []string { return []string{"old", "new"} }}
 	require.OK(t, call(t, o, m))
-	if got.Method != http.MethodPost || got.URL.Path != "/rollbacks" || string(body) != string(m.Body) {
-		t.Errorf("%s %s %s", got.Method, got.URL, body)
-	}
+	assert.Is(t, got.Method+" "+got.URL.Path+" "+string(body), "POST /rollbacks "+string(m.Body), "posted")
 	for header, want := range map[string]string{
 		"Idempotency-Key": KeyOf(m.Identity), "X-Rollbackd-Attempt": "3", "Content-Type": "application/json",
 		"X-Rollbackd-Message": "g/stock%2Frollback/20261121-0001%20%C3%BC", "Authorization": "Bearer word",
@@ -85,18 +83,15 @@ func TestWhatIsPosted(t *testing.T) {
 	// and of a message that says what it is, and what no header can hold
 	m.ContentType, m.Headers = "application/vnd.shop+json; v=1", map[string]any{"traceparent": "x\r\ny"}
 	require.OK(t, call(t, Options{Target: s.URL}, m))
-	if is := got.Header.Get("Content-Type"); is != m.ContentType || got.Header.Get("Traceparent") != "" {
-		t.Errorf("headers %v", got.Header)
-	}
+	assert.Is(t, got.Header.Get("Content-Type"), m.ContentType, "Content-Type")
+	assert.Is(t, got.Header.Get("Traceparent"), "", "Traceparent")
 }
 
 // The key must never change: services remember it for as long as they know the order.
 func TestTheKeyNamesTheIdentityAlone(t *testing.T) {
 	t.Parallel()
 	id := dedup.Identity{Group: "stock-rollback", Tag: "stock.rollback", Key: "20261121-0001"}
-	if got, want := KeyOf(id), "tLx4XlthJdybyOBdG-tT96tqRWEog9rM4B1ShTDIKk0"; got != want {
-		t.Errorf("key %q, want %q: it is part of the contract", got, want)
-	}
+	assert.Is(t, KeyOf(id), "tLx4XlthJdybyOBdG-tT96tqRWEog9rM4B1ShTDIKk0", "the key, which is part of the contract")
 	seen := map[string]dedup.Identity{}
 	for _, other := range []dedup.Identity{
 		id, {Group: "a", Tag: "b", Key: "c"}, {Group: "ab", Tag: "", Key: "c"}, {Group: "a", Tag: "bc", Key: ""},
@@ -133,9 +128,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		err := call(t, Options{Target: s.URL}, message())
 		kind, after := consumer.CallMeans(err)
 		assert.Is(t, kind.String(), want, "%d is %s (%v)", code, kind, err)
-		if want == "later" && after != 7*time.Second {
-			t.Errorf("%d: after %v, want 7s", code, after)
-		}
+		assert.That(t, want != "later" || after == 7*time.Second, "%d: after %v, want 7s", code, after)
 		if want == "permanent" || want == "failed" {
 			if said := err.Error(); !strings.Contains(said, "no such goods: [31m 1001 xxx") || len(said) > 1200 {
 				t.Errorf("%d: the error says %q", code, said)
@@ -235,9 +228,8 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 			t.Errorf("%q: %v", target, err)
 		}
 	}
-	if _, err := New(Options{Target: "https://h/", CAFile: "/no/such/file"}); err == nil {
-		t.Error("a CA that cannot be read is not refused")
-	}
+	_, err := New(Options{Target: "https://h/", CAFile: "/no/such/file"})
+	assert.That(t, err != nil, "a CA that cannot be read is not refused")
 }
 
 // raw is the connection itself.
@@ -375,9 +367,8 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 			began := time.Now()
 			err := call(t, Options{Target: s.URL, Timeout: 20 * time.Second}, message())
 			assert.AtMost(t, time.Since(began), 15*time.Second, "it took")
-			if kind, _ := consumer.CallMeans(err); kind != test.kind {
-				t.Errorf("it is %v, want %v: %.200v", kind, test.kind, err)
-			}
+			kind, _ := consumer.CallMeans(err)
+			assert.Is(t, kind, test.kind, "it is (%.200v)", err)
 			if err == nil {
 				return
 			}

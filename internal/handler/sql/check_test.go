@@ -64,25 +64,15 @@ CREATE TRIGGER fine_watch AFTER INSERT ON fine FOR EACH ROW INSERT INTO plain VA
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			f, err := Parse("f.sql", test.text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = f.Check(t.Context(), w.pool)
+			err := require.Get(Parse("f.sql", test.text))(t).Check(t.Context(), w.pool)
 			if test.want == nil {
-				if err != nil {
-					t.Errorf("it is refused: %v", err)
-				}
+				assert.OK(t, err, "it is refused:")
 				return
 			}
 			r, ok := errors.AsType[*Refusal](err)
-			if !ok || len(r.Errors) != len(test.want) {
-				t.Fatalf("got %v, want %d refusals", err, len(test.want))
-			}
+			require.That(t, ok && len(r.Errors) == len(test.want), "got %v, want %d refusals", err, len(test.want))
 			for i, want := range test.want {
-				if got := r.Errors[i].Error(); !strings.HasPrefix(got, want) {
-					t.Errorf("got  %s\nwant %s", got, want)
-				}
+				assert.That(t, strings.HasPrefix(r.Errors[i].Error(), want), "got  %v\nwant %s", r.Errors[i], want)
 			}
 		})
 	}
@@ -116,9 +106,7 @@ CREATE TABLE sums (id INT PRIMARY KEY, total INT, at DATETIME DEFAULT (UTC_TIMES
 		got := errorText(f.Check(t.Context(), w.pool))
 		want := fmt.Sprintf("f.sql:1:%d: line.", len(before)+1)
 		ours := strings.HasPrefix(got, want) && strings.Contains(got, "is a generated column")
-		if !ours && !ofTheServer.MatchString(got) {
-			t.Errorf("%s: %s; want %s", text, got, want)
-		}
+		assert.That(t, ours || ofTheServer.MatchString(got), "%s: %s; want %s", text, got, want)
 	}
 	w.parse("UPDATE line SET n = :n, at = '2026-11-21' WHERE total = 3 AND next = 2;" +
 		"UPDATE sums AS s JOIN line l ON l.id = s.id AND l.total = 3 SET s.total = l.total, l.n = 3;" +
@@ -182,16 +170,10 @@ CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM log WHERE 
 func TestCheckFindsWhatTheServerReadsDifferently(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "")
-	f, err := Parse("f.sql", `SELECT 'a\', ?, "'" -- "`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Get(Parse("f.sql", `SELECT 'a\', ?, "'" -- "`))(t)
 	w.pool.SetMaxOpenConns(1)
 	w.exec("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
-	err = f.Check(t.Context(), w.pool)
-	if !errors.Is(err, errPlaces) && !strings.Contains(errorText(err), "another number of parameters") {
-		t.Errorf("got %v, want that the server sees another number of parameters", err)
-	}
+	assert.Has(t, errorText(f.Check(t.Context(), w.pool)), "another number of parameters", "what the server sees")
 }
 
 // Given a database that does not answer, when a file is awaited, then nothing is refused until it answers.
@@ -217,9 +199,7 @@ func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
 	}
 	proxy.Hold(false)
 	assert.OK(t, <-ended, "the good one:")
-	if err := <-ended; !strings.Contains(errorText(err), "Error 1146") {
-		t.Errorf("the bad one: %v, want that there is no such table", err)
-	}
+	assert.Has(t, errorText(<-ended), "Error 1146", "the bad one")
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()

@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given statements that cannot be joined, when several transactions at once run batches that take the same rows in
@@ -23,9 +24,7 @@ func TestBatchesThatRunMessageByMessageDoNotDeadlock(t *testing.T) {
 		w.exec("INSERT INTO goods VALUES (?, 0)", i)
 	}
 	f := w.parse("UPDATE goods SET amount = amount + 1 WHERE id = :id") // any number of rows: not joined
-	if f.Joined() {
-		t.Fatal("the statements are joined: nothing is tried")
-	}
+	require.That(t, !f.Joined(), "the statements are joined: nothing is tried")
 	h := New(f)
 	var bodies []string
 	for i := range rows {
@@ -39,9 +38,7 @@ func TestBatchesThatRunMessageByMessageDoNotDeadlock(t *testing.T) {
 		}
 		wg.Go(func() {
 			for range batches {
-				if err := w.handle(h, messages(mine...)...); err != nil {
-					t.Errorf("lane %d: %v", lane, err)
-				}
+				assert.OK(t, w.handle(h, messages(mine...)...), "lane", lane)
 			}
 		})
 	}

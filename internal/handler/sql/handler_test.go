@@ -122,9 +122,7 @@ func TestErrorsOfTheDatabaseBlameOnlyForWhatIsRefused(t *testing.T) {
 	}
 	unfit := New(w.parse("UPDATE goods SET amount = amount + 1 WHERE CONVERT(id USING latin1) = :id"))
 	by = blamed(t, w.handle(unfit, messages(`{"id":"1"}`, `{"id":"😀"}`, `{"id":"2"}`)...))
-	if len(by) != 1 || mysqldb.Classify(by[1]) != mysqldb.FaultRefused {
-		t.Errorf("blamed: %v", by)
-	}
+	assert.That(t, len(by) == 1 && mysqldb.Classify(by[1]) == mysqldb.FaultRefused, "blamed: %v", by)
 	w.exec("RENAME TABLE goods TO elsewhere")
 	err := w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1))...)
 	if mysqldb.Classify(err) != mysqldb.FaultUnavailable || strings.HasPrefix(err.Error(), "message") {
@@ -138,9 +136,8 @@ func TestDoneMeansThatNothingWasChanged(t *testing.T) {
 	w := newWorld(t, orders)
 	h := New(w.parse("UPDATE tb_order SET state = :to WHERE state = 'open'; -- expect 1, else done"))
 	by := blamed(t, w.handle(h, messages(`{"to":"closed"}`)...))
-	if !consumer.IsPermanent(by[0]) || !strings.Contains(by[0].Error(), "changed 3 rows, expected 1") {
-		t.Errorf("blamed: %v", by)
-	}
+	assert.That(t, consumer.IsPermanent(by[0]), "blamed: %v", by)
+	assert.Has(t, errorText(by[0]), "changed 3 rows, expected 1", "blamed")
 	w.exec("UPDATE tb_order SET state = 'closed'")
 	assert.OK(t, w.handle(h, messages(`{"to":"closed"}`)...), "with nothing to do:")
 }
@@ -163,12 +160,8 @@ SELECT id FROM goods WHERE id = :last; -- expect 1, else permanent: too early`))
 	const look = "SELECT id, amount FROM goods ORDER BY id"
 	w.want("both are called", look, "1 105\n2 107\n3 0")
 	by := blamed(t, w.handle(h, messages(call(1, 5, 1), call(9, 1, 1))...))
-	if len(by) != 1 || !strings.Contains(by[1].Error(), "unknown goods") {
-		t.Errorf("blamed: %v, want message 1 for unknown goods", by)
-	}
+	assert.That(t, len(by) == 1 && strings.Contains(errorText(by[1]), "unknown goods"), "blamed: %v, want message 1", by)
 	by = blamed(t, w.handle(h, messages(call(1, 5, 9), call(2, 1, 1))...))
-	if len(by) != 1 || !consumer.IsPermanent(by[0]) {
-		t.Errorf("blamed: %v, want message 0 for good", by)
-	}
+	assert.That(t, len(by) == 1 && consumer.IsPermanent(by[0]), "blamed: %v, want message 0 for good", by)
 	w.want("nothing more was committed", look, "1 105\n2 107\n3 0")
 }

@@ -2,13 +2,14 @@ package sql
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const randomTables = `CREATE TABLE tb_order (
@@ -134,9 +135,7 @@ func TestRandomFilesMeanTheSameWhenJoined(t *testing.T) {
 	for range 60 {
 		text, exact := randomFile(rng)
 		single, err := Parse("handler.sql", text) // not checked: it has no plan
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
+		require.That(t, err == nil, "%v\n%s", err, text)
 		joined := w.parse(text)
 		if !joined.Joined() {
 			continue
@@ -150,15 +149,16 @@ func TestRandomFilesMeanTheSameWhenJoined(t *testing.T) {
 		for _, f := range []*File{single, joined} {
 			w.fillRandom()
 			h := New(f).(*handler)
-			said, again := w.untilDone(h, bodies, exact)
-			if failing += again; f == joined {
+			said := w.untilDone(h, messages(bodies...), exact)
+			if failing += len(said); f == joined {
 				if h.single.Load() == 0 {
 					joins++
 				} else {
 					undone++
 				}
 			}
-			blames = append(blames, said)
+			slices.Sort(said)
+			blames = append(blames, strings.Join(said, ""))
 			states = append(states, w.show("SELECT * FROM tb_order ORDER BY 1")+w.show("SELECT * FROM goods ORDER BY 1")+
 				w.show("SELECT * FROM places ORDER BY 1, 2")+w.show("SELECT * FROM coupon ORDER BY 1")+
 				w.show("SELECT * FROM entry ORDER BY 1, 2, 3"))
@@ -170,44 +170,35 @@ func TestRandomFilesMeanTheSameWhenJoined(t *testing.T) {
 	}
 	t.Logf("%d files were joined, %d batches to their ends, %d not; %d times somebody was blamed", files, joins, undone,
 		failing)
-	if files < 10 || joins < 5 || failing == 0 {
-		t.Errorf("%d files, %d batches, %d blamed: the test looks at nothing", files, joins, failing)
-	}
+	assert.That(t, files >= 10 && joins >= 5 && failing > 0, "%d files, %d batches, %d blamed: the test looks at nothing",
+		files, joins, failing)
 }
 
 // untilDone hands messages to h and takes those out that it blames, as the engine does, until the others are applied.
 // An error without blame halves them. What was said of the blamed is told in full only if exact.
-func (w *world) untilDone(h consumer.Handler, bodies []string, exact bool) (said string, failing int) {
+func (w *world) untilDone(h consumer.Handler, msgs []consumer.Message, exact bool) (said []string) {
 	w.t.Helper()
-	groups := [][]consumer.Message{messages(bodies...)}
-	var all []string
-	for len(groups) > 0 {
-		msgs := groups[0]
-		groups = groups[1:]
-		if len(msgs) == 0 {
-			continue
-		}
-		err := w.handle(h, msgs...)
-		if err == nil {
-			continue
-		}
-		failing++
-		by := blamed(w.t, err)
-		if len(by) == 0 {
-			half := len(msgs) / 2
-			groups = append([][]consumer.Message{msgs[:half:half], msgs[half:]}, groups...)
-			continue
-		}
-		for _, i := range slices.Backward(slices.Sorted(maps.Keys(by))) {
-			why := ""
-			if exact {
-				why = by[i].Error()
-			}
-			all = append(all, fmt.Sprintln(msgs[i].Key, consumer.IsPermanent(by[i]), why))
-			msgs = slices.Delete(slices.Clone(msgs), i, i+1)
-		}
-		groups = append([][]consumer.Message{msgs}, groups...)
+	if len(msgs) == 0 {
+		return nil
 	}
-	slices.Sort(all)
-	return strings.Join(all, ""), failing
+	err := w.handle(h, msgs...)
+	if err == nil {
+		return nil
+	}
+	by, half := blamed(w.t, err), len(msgs)/2
+	if len(by) == 0 {
+		return append(w.untilDone(h, msgs[:half], exact), w.untilDone(h, msgs[half:], exact)...)
+	}
+	var others []consumer.Message
+	for i, m := range msgs {
+		switch why := by[i]; {
+		case why == nil:
+			others = append(others, m)
+		case exact:
+			said = append(said, fmt.Sprintln(m.Key, consumer.IsPermanent(why), why))
+		default:
+			said = append(said, fmt.Sprintln(m.Key, consumer.IsPermanent(why)))
+		}
+	}
+	return append(said, w.untilDone(h, others, exact)...)
 }

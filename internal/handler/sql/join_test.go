@@ -2,12 +2,12 @@ package sql
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // Given a table whose CHECK is a bound, or another condition, when two messages add to one row, then they are added up
@@ -21,19 +21,14 @@ INSERT INTO bound VALUES (1, 0); INSERT INTO odd VALUES (1, 0)`)
 	for table, want := range map[string]bool{"bound": true, "odd": false} {
 		f := w.parse("UPDATE " + table + " SET n = n + :n WHERE id = :id; -- expect 1, else permanent")
 		p := f.plan.Load()
-		if !p.joins() {
-			t.Fatalf("statements on %s are not joined at all", table)
-		}
+		require.That(t, p.joins(), "statements on %s are not joined at all", table)
 		for _, s := range f.all {
 			assert.Is(t, p.shapes[s].repeats, want, "runs on one row of %s are added up", table)
 		}
 		h := New(f)
-		if err := w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...); err != nil {
-			t.Errorf("%s: %v", table, err)
-		}
-		if err := w.handle(h, messages(`{"id":1,"n":1}`, `{"id":1,"n":99}`)...); err == nil {
-			t.Errorf("%s took what its CHECK refuses", table)
-		}
+		assert.OK(t, w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...), table)
+		err := w.handle(h, messages(`{"id":1,"n":1}`, `{"id":1,"n":99}`)...)
+		assert.That(t, err != nil, "%s took what its CHECK refuses", table)
 		w.want(table, "SELECT n FROM "+table, "6")
 	}
 }
@@ -45,14 +40,10 @@ func TestAJoinedRowThatStaysAsItIsWasNotChanged(t *testing.T) {
 	w := newWorld(t, `CREATE TABLE goods (id INT PRIMARY KEY, state VARCHAR(10) NOT NULL) ENGINE=InnoDB;
 INSERT INTO goods VALUES (1, 'old'), (2, 'new'), (3, 'old')`)
 	f := w.parse("UPDATE goods SET state = 'new' WHERE id = :id; -- expect 1, else permanent")
-	if !f.Joined() {
-		t.Fatal("it is not joined: nothing is tried")
-	}
+	require.That(t, f.Joined(), "it is not joined: nothing is tried")
 	h := New(f)
 	by := blamed(t, w.handle(h, messages(`{"id":1}`, `{"id":2}`, `{"id":3}`)...))
-	if len(by) != 1 || by[1] == nil {
-		t.Errorf("blamed: %v, want message 1 alone", by)
-	}
+	assert.That(t, len(by) == 1 && by[1] != nil, "blamed: %v, want message 1 alone", by)
 	assert.OK(t, w.handle(h, messages(`{"id":1}`, `{"id":3}`)...), "the others:")
 }
 
@@ -91,9 +82,7 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		"4:1 it is no UPDATE, no SELECT and no INSERT … VALUES (" + noForm + ")",
 		`6:1 "LEFT" is not of the form that is joined (` + updateForm + ")",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("not joined because of\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	assert.Is(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "not joined because of")
 }
 
 // Given a CHECK as servers show it, then it is known for a bound of one column, or for something else.

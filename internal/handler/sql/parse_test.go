@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/golden"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -21,9 +22,7 @@ func TestParseRefusesWithLineAndColumn(t *testing.T) {
 	golden.Says(t, "testdata/refused.txt", func(text string) string {
 		_, err := Parse("f.sql", text)
 		bad, ok := errors.AsType[*Error](err)
-		if !ok {
-			t.Fatalf("%s: the error is %v, want one with a place", text, err)
-		}
+		require.That(t, ok, "%s: the error is %v, want one with a place", text, err)
 		return bad.Error()
 	})
 }
@@ -51,9 +50,8 @@ func TestCommentsForPeopleHaveNoEffect(t *testing.T) {
 		"-- All or nothing.", "-- Forecasts are left alone.", "-- UPDATE t SET n = 1", "-- The stock, for each of the items",
 		"/* Everything that an order took\nfor each of its items */", "-- 12 for each of them", "-- Calls nobody.",
 	} {
-		if _, err := Parse("f.sql", comment+"\n"+good+" "+comment+"\n"); err != nil {
-			t.Error(err)
-		}
+		_, err := Parse("f.sql", comment+"\n"+good+" "+comment+"\n")
+		assert.OK(t, err)
 	}
 }
 
@@ -90,9 +88,7 @@ WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`))(t)
 		"each a/b→c INSERT | INSERT /*+ NO_MERGE(t) */ INTO u SELECT :a/2 | 1 or more retry some text",
 		"UPDATE | WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1",
 	}
-	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
-		t.Errorf("got\n%s\nwant\n%s", g, w)
-	}
+	assert.Is(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "the statements")
 }
 
 func asWritten(s *Statement) (text string) {

@@ -49,9 +49,7 @@ func TestExactWritesNumbersWithoutExponent(t *testing.T) {
 		"1e65": "", "1e999999999999": "", "1e-66": "", strings.Repeat("9", 68): "",
 	} {
 		got, err := exact(in)
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("exact(%s) = %q, %v, want %q", in, got, err, want)
-		}
+		assert.That(t, got == want && (err == nil) == (want != ""), "exact(%s) = %q, %v, want %q", in, got, err, want)
 	}
 }
 
