@@ -92,8 +92,13 @@ func TestManyMessagesGoInFewStatements(t *testing.T) {
 	for i := range 100 { // more than a server takes in one statement
 		all = append(all, message(fmt.Sprint(i), strings.Repeat("x", outbox.MaxBody)))
 	}
+	for i := range 950 {
+		all = append(all, message(fmt.Sprint("small ", i), "{}"))
+	}
 	require.OK(w, w.put(all...))
 	assert.Is(t, stack.Number(t, w.db, "SELECT COUNT(*) FROM rollbackd_outbox"), len(all), "messages are there")
+	done := require.Get(outbox.Rows{DB: w.db}.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true}))(w)
+	w.same("dropped in pieces, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})
 }
 
 func TestWhatTheDaemonWouldRefuseIsRefused(t *testing.T) {
@@ -276,18 +281,6 @@ func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
 		Progress: func(n int) { seen = n }}))(w)
 	w.same("by force", []int{done.Changed, done.Left, seen}, []int{5, 2, 7})
 	w.same("left", w.keys(r, outbox.Filter{}), []string{"t/in hand", "t/in hand again"})
-}
-
-func TestAChangeOfManyRowsIsMadeInPieces(t *testing.T) {
-	w := newWorld(t)
-	var all []outbox.Message
-	for i := range 1050 {
-		all = append(all, message(fmt.Sprint(i), "{}"))
-	}
-	require.OK(w, w.put(all...))
-	r := outbox.Rows{DB: w.db}
-	done := require.Get(r.Drop(t.Context(), outbox.Filter{Tag: "t"}, outbox.Change{Force: true}))(w)
-	w.same("dropped, named, left", []int{done.Changed, len(done.Rows), len(w.rows())}, []int{1050, 100, 0})
 }
 
 func TestASchemaWithoutAnOutboxSaysSo(t *testing.T) {
