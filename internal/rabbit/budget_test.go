@@ -240,10 +240,8 @@ func TestHeadersWeighWhatTheyTakeInMemory(t *testing.T) {
 			q := b.Name("heavy-" + strings.ReplaceAll(name, " ", "-"))
 			b.DeclareQueue(q, quorum(nil))
 			p := publisher(t, config(b.URL))
-			for range n {
-				m := rabbit.Message{Headers: headers, DeliveryMode: rabbit.Persistent}
-				require.OK(t, p.Publish(within(t), []rabbit.Publishing{{Key: q, Message: m}})[0])
-			}
+			m := rabbit.Message{Headers: headers, DeliveryMode: rabbit.Persistent}
+			require.OK(t, p.Publish(within(t), slices.Repeat([]rabbit.Publishing{{Key: q, Message: m}}, n))...)
 			conn := budgeted(t, b, 1<<30, 1)
 			before := heap()
 			s := consume(t, conn, q, n)

@@ -181,12 +181,10 @@ func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			big := make([]rabbit.Publishing, 200)
-			for i := range big { // more than all socket buffers hold: the writer itself gets stuck
-				big[i] = to(q, "x")
-				big[i].Body = make([]byte, 100_000)
-			}
-			for _, err := range p.Publish(t.Context(), big) {
+			big := to(q, "x")
+			big.Body = make([]byte, 100_000)
+			// More than all socket buffers hold: the writer itself gets stuck.
+			for _, err := range p.Publish(t.Context(), slices.Repeat([]rabbit.Publishing{big}, 200)) {
 				if err == nil {
 					t.Error("a frozen broker confirmed")
 				}

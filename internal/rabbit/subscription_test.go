@@ -213,17 +213,3 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	assert.OK(t, c.Err(), "the connection is over too:")
 	require.OK(t, s.Close())
 }
-
-func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
-	t.Parallel()
-	b := stack.AMQP(t)
-	c := dial(t, b.URL)
-	_, err := c.Consume(t.Context(), "nowhere", "tag", 1)
-	assert.Has(t, fmt.Sprint(err), "no queue 'nowhere'", "Consume")
-	if e, ok := errors.AsType[*rabbit.BrokerError](err); !ok || e.Code != 404 {
-		t.Errorf("want a BrokerError 404, got %v", err)
-	}
-	if _, _, err := c.Depth(t.Context(), "nowhere"); err == nil {
-		t.Error("Depth of a missing queue")
-	}
-}

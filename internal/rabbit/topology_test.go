@@ -211,7 +211,9 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 		t.Errorf("retry queue: %+v; want it missing, and not made", found[retry])
 	}
 	assert.OK(t, c.MayRead(t.Context(), rabbit.BackstopQueue(topo.Queue)), "the backstop may not be read:")
-	if err := c.MayRead(t.Context(), retry); err == nil {
-		t.Error("a queue that is not there may be read")
+	_, consumed := c.Consume(t.Context(), retry, "tag", 1)
+	_, _, looked := c.Depth(t.Context(), retry)
+	for _, err := range []error{c.MayRead(t.Context(), retry), consumed, looked} {
+		assert.Has(t, fmt.Sprint(err), "no queue '"+retry+"'", "a queue that is not there")
 	}
 }
