@@ -36,10 +36,6 @@ func FuzzWalker(f *testing.F) {
 	for _, entries := range [][]byte{
 		nil, deep, death, append([]byte("\x10x-delivery-countl\x00\x00\x00\x00\x00\x00\x00\x07"), deep...),
 		bytes.Repeat([]byte("\x00V"), 9000), []byte("\x01aA\x00\x00\x00\x03t"), []byte("\x01kL"),
-	} {
-		f.Add(header(1<<13|1<<7, append(table(entries), "\x02id"...)...))
-	}
-	for _, entries := range [][]byte{
 		append(many(8192), count...), append(many(8193), count...), append(many(8190), died...), []byte(count + died),
 		append([]byte("\x04fillS\x00\x01\xff\xc6"+strings.Repeat("f", 0x1ffc6)), count+died...),
 	} {
