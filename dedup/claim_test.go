@@ -24,17 +24,6 @@ func entriesNamed(prefix string, n int) (entries []Entry) {
 	return entries
 }
 
-// blameAll makes failed rows, whose delay is over.
-func (w *world) blameAll(entries []Entry, cause string) []Row {
-	w.t.Helper()
-	blamed := mapped(entries, func(e Entry) Blamed { return Blamed{Entry: e, Cause: cause} })
-	rows := require.All(w.log.BlameAll(w.t.Context(), blamed, "blame/1"))(w.t)
-	for _, e := range entries {
-		w.older(e.Identity, time.Hour)
-	}
-	return rows
-}
-
 // counting counts the statements that change something, and notes the names in the order in which they are written.
 type counting struct {
 	Execer
@@ -64,7 +53,12 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 		"gone":          "DELETE FROM consumer_log",
 	} {
 		entries := entriesNamed(name, 5)
-		claims, _ := w.log.ClaimAll(t.Context(), known(w.blameAll(entries, "no")), "claim/1")
+		blamed := mapped(entries, func(e Entry) Blamed { return Blamed{Entry: e, Cause: "no"} })
+		rows := require.All(w.log.BlameAll(t.Context(), blamed, "blame/1"))(t)
+		for _, e := range entries {
+			w.older(e.Identity, time.Hour)
+		}
+		claims, _ := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
 		hold := func() error {
 			return w.inTx(func(tx *sql.Tx) error {
 				if err := w.log.Hold(t.Context(), tx, claims); err != nil {
@@ -171,15 +165,6 @@ func stand(t *testing.T, dsn string, groups ...string) *candidate {
 		<-c.gone
 	})
 	return c
-}
-
-// waits wants that somebody asks for the lock in vain.
-func (w *world) waits() {
-	w.t.Helper()
-	poll.Until(w.t, "somebody waits for the lock", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
-			"GET_LOCK(%'") == 1
-	})
 }
 
 // Given two processes that stand for two posts each, then one is elected for both, on one connection; and when it

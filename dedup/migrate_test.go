@@ -87,9 +87,10 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	migrated := make(chan error, 1)
 	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
-
-	w.waits()
-
+	poll.Until(t, "it waits for the lock", func() bool {
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
+			"GET_LOCK(%'") == 1
+	})
 	cancel()
 	assert.Error(t, <-migrated, context.Canceled, "the migration ends with")
 }

@@ -56,7 +56,7 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	ok(w.log.Holds(ctx, row.Identity, row.Version))
 	w.dead(Death{Entry: all[21], Reason: "malformed", Cause: "x"})
 	ok(w.log.Dead(ctx, row, all[8], "exhausted", "x"))
-	ok(w.log.ReserveLetters(ctx, letterLimit(), 101))
+	ok(w.log.ReserveLetters(ctx, letterLimit, 101))
 	ok(w.log.DeadRows(ctx, []Death{{w.read(all[6].Identity), all[6], "exhausted", "x"}}))
 
 	// what people and the keeper do

@@ -175,9 +175,7 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 }
 
 // letterLimit is a hundred letters an hour, and a pause of half an hour.
-func letterLimit() LetterLimit {
-	return LetterLimit{Group: "g", Queue: "q", Most: 100, Window: time.Hour, Pause: 30 * time.Minute}
-}
+var letterLimit = LetterLimit{Group: "g", Queue: "q", Most: 100, Window: time.Hour, Pause: 30 * time.Minute}
 
 // later moves the window of a queue into the past, as if so much time had gone by.
 func (w *world) later(limit LetterLimit, d time.Duration) {
@@ -198,7 +196,7 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 	var sum atomic.Int64
 	must.Side(8, func(int) {
 		for range 10 {
-			got, _, err := w.log.ReserveLetters(t.Context(), letterLimit(), 7)
+			got, _, err := w.log.ReserveLetters(t.Context(), letterLimit, 7)
 			assert.OK(t, err)
 			sum.Add(int64(got))
 		}
@@ -211,7 +209,7 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 // within the limit.
 func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 	w := newWorld(t)
-	limit := letterLimit()
+	limit := letterLimit
 	apply := func(prefix string, n int) {
 		w.put(aged(prefix, n, Success, 0)...)
 	}
@@ -228,7 +226,7 @@ func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 		{20 * time.Minute, func() { limit.Window = time.Minute }, 1, 0, 10 * time.Minute},
 		{10 * time.Minute, nil, 101, 100, 30 * time.Minute},
 		{-48 * time.Hour, nil, 1, 1, 0},
-		{48 * time.Hour, func() { limit = letterLimit(); apply("applied", 300) }, 250, 250, 0},
+		{48 * time.Hour, func() { limit = letterLimit; apply("applied", 300) }, 250, 250, 0},
 		{0, nil, 100, 50, 30 * time.Minute},
 		{0, func() { apply("more", 100) }, 50, 50, 0}, // while it holds
 		{2 * time.Hour, func() { // what was applied before the window counts no more
