@@ -42,12 +42,8 @@ func TestNoFileOfTheEngineCallsOneThatCallsIt(t *testing.T) {
 func callsBetweenFiles(t *testing.T, path string) map[string]map[string]string {
 	t.Helper()
 	fset := token.NewFileSet()
-	var files []*ast.File
-	for _, p := range packages(t) {
-		if p.path() == path {
-			files = parse(t, fset, p)
-		}
-	}
+	all := packages(t)
+	files := parse(t, fset, all[slices.IndexFunc(all, func(p pkg) bool { return p.path() == path })])
 	found := types.Info{Uses: map[*ast.Ident]types.Object{}}
 	check := types.Config{Importer: compiled(t, fset, module+path)}
 	pkg := require.Get(check.Check(module+path, fset, files, &found))(t)
