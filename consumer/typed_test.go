@@ -287,10 +287,12 @@ func TestMiddlewareMustHandOnWhatItIsGivenOnce(t *testing.T) {
 		says  string
 	}
 	each(t, map[string]way{
-		"a batch without its first":    {true, fewer, given},
-		"others like those given":      {true, with(slices.Clone[[]consumer.Message]), given},
-		"no message instead of one":    {false, fewer, given},
-		"two instead of one":           {false, with(func(m []consumer.Message) []consumer.Message { return append(m, m[0]) }), given},
+		"a batch without its first": {true, fewer, given},
+		"others like those given":   {true, with(slices.Clone[[]consumer.Message]), given},
+		"no message instead of one": {false, fewer, given},
+		"two instead of one": {false, with(func(m []consumer.Message) []consumer.Message {
+			return append(m, m[0])
+		}), given},
 		"a batch in another context":   {true, alone, "with the context that it was given"},
 		"a message in another context": {false, alone, "with the context that it was given"},
 		"a batch, and once more":       {true, twice, "middleware must call next once at most"},

@@ -119,20 +119,28 @@ func says(e consumer.Ended, o consumer.Outcome, cause string) error {
 }
 
 // Given a handler that outlives its time, or finds a server away, then it ends as it does in production, and no time
-// passes but that of the test.
+// passes but that of the test: what is given back comes again after a minute, and has had no attempt.
 func TestAHandlersTimeIsThatOfTheTest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := consumertest.New(t, consumer.Each(func(ctx context.Context, _ *gorm.DB, m consumer.Message) error {
-			if m.Key == "away" {
+		away := true
+		w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			switch {
+			case m.Key == "b1":
+				<-ctx.Done()
+				return ctx.Err()
+			case away:
 				return driver.ErrBadConn
 			}
-			<-ctx.Done()
-			return ctx.Err()
+			return free(ctx, tx, m)
 		}), consumertest.Options{})
-		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "b1", "{}")), consumer.Retried, "handler timeout: over 10s"))
-		assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts")
 		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "away", "{}")), consumer.Abandoned, "stayed away"))
 		assert.Is(t, w.Row(tag, "away").Attempts, 0, "attempts while the database was away")
+		assert.OK(t, says(w.Advance(time.Minute)[0], consumer.Abandoned, "stayed away"))
+		away = false
+		want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
+			`stock.rollback/seat.release/"away" applied, attempt 1`)
+		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "b1", "{}")), consumer.Retried, "handler timeout: over 10s"))
+		assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts")
 	})
 }
 
@@ -244,24 +252,6 @@ func TestLaterOfAWholeCallHoldsForAllItsMessages(t *testing.T) {
 		w.Advance(time.Second)
 		assert.Is(t, w.Row(tag, "b2").Attempts, 1, "attempts")
 	}
-}
-
-// Given a message whose database is away, then it is given back, without an attempt, and applied when it comes again.
-func TestWhatIsGivenBackComesAgain(t *testing.T) {
-	away := true
-	w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if away {
-			return driver.ErrBadConn
-		}
-		return free(ctx, tx, m)
-	}), consumertest.Options{Config: consumer.Config{GiveBackAfter: time.Nanosecond}})
-	require.Is(t, w.Deliver(consumertest.Message(tag, "b1", "{}")).Outcome, consumer.Abandoned, "it ended as")
-	if ends := w.Advance(time.Minute); len(ends) != 1 || ends[0].Outcome != consumer.Abandoned {
-		t.Errorf("a minute later %v, want that it is given back again", ends)
-	}
-	away = false
-	want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
-		`stock.rollback/seat.release/"b1" applied, attempt 1`)
 }
 
 // Given handlers that do what a check finds without MySQL, and some that do not, when they are tried, then the test's
