@@ -204,30 +204,34 @@ func TestManyLettersAreAckedTogetherAndNoneBetweenThemThatStays(t *testing.T) {
 	}
 }
 
-func TestAFilterChoosesByTheRow(t *testing.T) {
+func TestAFilterChoosesByTheRowAndNamesKeysThatNoLetterHas(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonExhausted, "a")
 	w.dead(dedup.ReasonPermanent, "b")
 	before, after := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
-		filter deadletter.Filter
-		want   int
+		filter  deadletter.Filter
+		want    int
+		missing string // keys
 	}{
-		"key":           {byKeys("a"), 1},
-		"other key":     {byKeys("A"), 0},
-		"tag":           {deadletter.Filter{Tag: tag}, 2},
-		"other tag":     {deadletter.Filter{Tag: "order.cancelled"}, 0},
-		"reason":        {ofReason(dedup.ReasonPermanent), 1},
-		"since":         {deadletter.Filter{Since: before}, 2},
-		"since later":   {deadletter.Filter{Since: after}, 0},
-		"until":         {deadletter.Filter{Until: after}, 2},
-		"until earlier": {deadletter.Filter{Until: before}, 0},
+		"key":           {byKeys("a"), 1, ""},
+		"other key":     {byKeys("A"), 0, "A"},
+		"some keys":     {byKeys("a", "nope"), 1, "nope"},
+		"unknown keys":  {byKeys("nope", "nay"), 0, "nay nope"},
+		"tag":           {deadletter.Filter{Tag: tag}, 2, ""},
+		"other tag":     {deadletter.Filter{Tag: "order.cancelled"}, 0, ""},
+		"reason":        {ofReason(dedup.ReasonPermanent), 1, ""},
+		"since":         {deadletter.Filter{Since: before}, 2, ""},
+		"since later":   {deadletter.Filter{Since: after}, 0, ""},
+		"until":         {deadletter.Filter{Until: after}, 2, ""},
+		"until earlier": {deadletter.Filter{Until: before}, 0, ""},
 		"all of it": {deadletter.Filter{
 			Keys: []string{"b"}, Tag: tag, Reasons: []dedup.Reason{"permanent"}, Since: before,
-		}, 1},
-		"contradiction": {deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, 0},
+		}, 1, ""},
+		"contradiction": {deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, 0, "a"},
 	} {
 		res := w.replay(tc.filter, dry)
 		assert.Is(t, [2]int{res.Replayed, res.NotSelected}, [2]int{tc.want, 2 - tc.want}, "%s: chose, left out", name)
+		assert.Is(t, strings.Join(res.NotFound, " "), tc.missing, "%s: keys that were not found", name)
 	}
 }
 
@@ -329,18 +333,6 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 		strings.HasPrefix(e[1].Error, "parked"), "events = %+v; want one more, the parking", e)
 	page, _, err := w.letters().List(t.Context(), deadletter.Filter{}, "")
 	assert.That(t, err == nil && len(page) == 1 && page[0].Parked, "List = %+v, %v; want it parked", page, err)
-}
-
-func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
-	w := newWorld(t).dead(dedup.ReasonExhausted, "a", "b")
-	wants := func(f deadletter.Filter, missing ...string) {
-		t.Helper()
-		assert.Equal(t, w.replay(f, dry).NotFound, missing, "%+v: not found", f)
-	}
-	wants(byKeys("a", "b"))
-	wants(byKeys("nope", "nay"), "nay", "nope")
-	wants(byKeys("a", "nope"), "nope")
-	wants(deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, "a")
 }
 
 func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {

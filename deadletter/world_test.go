@@ -135,7 +135,7 @@ func ofReason(reason dedup.Reason) deadletter.Filter {
 func (w *world) wantRow(id dedup.Identity, status dedup.Status, replays int) {
 	w.T.Helper()
 	row := w.RowOf(id)
-	assert.Is(w.T, fmt.Sprint(row.Status, " ", row.Replays), fmt.Sprint(status, " ", replays), "row of %v, its replays", id)
+	assert.Is(w.T, fmt.Sprint(row.Status, " ", row.Replays), fmt.Sprint(status, " ", replays), "row of %v, replays", id)
 }
 
 func (w *world) events(id dedup.Identity) []dedup.Event {
