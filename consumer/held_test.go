@@ -38,12 +38,8 @@ func (w *world) full(queue string) (room func()) {
 // unreadable makes messages that no handler sees.
 func (w *world) unreadable(keys ...string) {
 	w.t.Helper()
-	bad := map[string]bool{}
-	for _, k := range keys {
-		bad[k] = true
-	}
 	w.handler = validating{w.handler, func(m *consumer.Message) error {
-		if bad[m.Key] {
+		if slices.Contains(keys, m.Key) {
 			return errors.New("no JSON")
 		}
 		return nil
@@ -69,15 +65,12 @@ func (w *world) holds(n int) {
 func (w *world) letters() map[string]int {
 	w.t.Helper()
 	got := map[string]int{}
-	for {
-		d, ok := w.broker.Get(w.deadQueue())
-		if !ok {
-			return got
-		}
+	for _, d := range w.broker.GetAll(w.deadQueue()) {
 		if d.MessageId != "filler" {
 			got[d.MessageId]++
 		}
 	}
+	return got
 }
 
 func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {

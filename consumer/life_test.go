@@ -212,10 +212,11 @@ func TestDuplicatesThatNobodyLookedForMeetTheInsert(t *testing.T) {
 	fresh := keys("fresh", 1500)
 	w.startWith(fresh...)
 	w.settled(len(fresh))
-	before := w.looks()
+	looks := func() int { return w.counts("rollbackd_batch_duration_seconds")["look_up"] }
+	before := looks()
 	w.publish("{}", keys("more", 300)...)
 	w.settled(len(fresh) + 300)
-	is(w, "looks into the log for messages that are all new", w.looks(), before)
+	is(w, "looks into the log for messages that are all new", looks(), before)
 
 	again := append(slices.Clone(fresh[:250]), keys("last", 50)...)
 	w.publish("{}", again...)
@@ -224,12 +225,6 @@ func TestDuplicatesThatNobodyLookedForMeetTheInsert(t *testing.T) {
 	w.settled(len(fresh) + 300 + len(again) + 1)
 	w.end(map[string]int{"applied": 1850, "duplicate": 250, "dead_lettered": 1})
 	w.want("effects", w.effects(), once(slices.Concat(fresh, keys("more", 300), keys("last", 50))...))
-}
-
-// looks is how often the engines asked the log for rows in step 3.
-func (w *world) looks() int {
-	w.t.Helper()
-	return w.counts("rollbackd_batch_duration_seconds")["look_up"]
 }
 
 // A lane that meets the lock of another lane of its own process waits for that lane's batch.
