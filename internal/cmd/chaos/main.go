@@ -30,14 +30,14 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := must.Catch(func() { run(ctx) }); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) {
 	o := chaos.Options{Out: os.Stdout}
 	duration := flag.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one node")
 	flag.Uint64Var(&o.Seed, "seed", 0, "of the schedule; 0 takes one by chance")
@@ -53,14 +53,14 @@ func run(ctx context.Context) error {
 	flag.Parse()
 	if *kinds {
 		fmt.Println(strings.Join(chaos.Kinds(), "\n"))
-		return nil
+		return
 	}
 	var phases []chaos.Phase
 	shares := 0
 	for name := range strings.SplitSeq(*names, ",") {
 		at := slices.IndexFunc(chaos.Phases(), func(p chaos.Phase) bool { return p.Name == name })
 		if at < 0 {
-			return fmt.Errorf("-phases %q: there is no phase %q", *names, name)
+			must.OK(fmt.Errorf("-phases %q: there is no phase %q", *names, name))
 		}
 		phases = append(phases, chaos.Phases()[at])
 		shares += phases[len(phases)-1].Share
@@ -71,21 +71,16 @@ func run(ctx context.Context) error {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
+	o.LogDir = must.Get(os.MkdirTemp("", "rollbackd-chaos-"))
+	o.Binary = must.Get(program.Build(ctx, o.LogDir))
 	var errs []error
-	err := must.Catch(func() {
-		o.LogDir = must.Get(os.MkdirTemp("", "rollbackd-chaos-"))
-		o.Binary = must.Get(program.Build(ctx, o.LogDir))
-	})
-	if err != nil {
-		return err
-	}
 	for _, o.Phase = range phases { // one after the other, each with servers of its own
 		o.Duration = *duration * time.Duration(o.Phase.Share) / time.Duration(shares)
 		errs = append(errs, chaos.Run(ctx, o))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, o.Seed, o.LogDir)
+		must.OK(fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, o.Seed, o.LogDir))
 	}
 	fmt.Println("\nall is as it must be")
-	return os.RemoveAll(o.LogDir)
+	must.OK(os.RemoveAll(o.LogDir))
 }

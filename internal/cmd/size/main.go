@@ -19,9 +19,6 @@ import (
 	"strings"
 )
 
-// count is what a part or a folder amounts to.
-type count struct{ lines, tokens int }
-
 // The sums with a budget of their own.
 const product, rig, tests, words = "product", "rig", "tests", "words"
 
@@ -48,7 +45,6 @@ func run(page string, check bool) error {
 	if err != nil {
 		return fmt.Errorf("list the files: %w", err)
 	}
-	sums := map[string]count{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
 		part := partOf(name)
 		if part == "" {
@@ -58,15 +54,15 @@ func run(page string, check bool) error {
 		if err != nil {
 			return err
 		}
-		c := measure(name, text)
+		lines, tokens := measure(name, text)
 		for _, l := range limits {
 			if l.name == part || part == product && strings.HasPrefix(name, l.name+"/") {
-				was := sums[l.name]
-				sums[l.name] = count{was.lines + c.lines, was.tokens + c.tokens}
+				l.lines += lines
+				l.tokens += tokens
 			}
 		}
 	}
-	return report(limits, sums, check)
+	return report(limits, check)
 }
 
 // partOf is the part that a file belongs to; none for what is generated, and for what is written down as an example.
@@ -94,11 +90,10 @@ var generated = regexp.MustCompile("(?s)<!-- (settings|rights|figures|summary|te
 	"<!-- (diagram|program|example): .*?\n```.*?\n```\n")
 
 // measure counts lines that hold code, and Go's tokens; of Markdown, words that somebody wrote.
-func measure(name string, text []byte) (c count) {
+func measure(name string, text []byte) (lines, tokens int) {
 	switch path.Ext(name) {
 	case ".md":
-		c.lines = len(bytes.Fields(generated.ReplaceAll(text, nil)))
-		return c
+		return len(bytes.Fields(generated.ReplaceAll(text, nil))), 0
 	case ".go":
 		return measureGo(text)
 	}
@@ -106,13 +101,13 @@ func measure(name string, text []byte) (c count) {
 		line = bytes.TrimSpace(line)
 		if len(line) > 0 && !bytes.HasPrefix(line, []byte("#")) && !bytes.HasPrefix(line, []byte("-- ")) &&
 			!bytes.HasPrefix(line, []byte("//")) {
-			c.lines++
+			lines++
 		}
 	}
-	return c
+	return lines, 0
 }
 
-func measureGo(text []byte) (c count) {
+func measureGo(text []byte) (lines, tokens int) {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(text))
 	var s scanner.Scanner
@@ -121,33 +116,33 @@ func measureGo(text []byte) (c count) {
 	for {
 		pos, tok, lit := s.Scan()
 		if tok == token.EOF {
-			return c
+			return lines, tokens
 		}
 		if tok == token.SEMICOLON && lit == "\n" {
 			continue
 		}
-		c.tokens++
+		tokens++
 		first := file.Line(pos)
 		end := first + strings.Count(lit, "\n")
-		c.lines += end - max(first, last+1) + 1
+		lines += end - max(first, last+1) + 1
 		last = max(last, end)
 	}
 }
 
-// limit is how large a part or a folder may be now, and what it is to come down to.
+// limit is how large a part or a folder may be now, what it is to come down to, and what it amounts to.
 type limit struct {
-	name            string
-	ceiling, budget int
+	name                           string
+	ceiling, budget, lines, tokens int
 }
 
 // readLimits reads the rows of all tables whose first cell is a name in backquotes and whose last two are numbers.
-func readLimits(name string) (limits []limit, err error) {
+func readLimits(name string) (limits []*limit, err error) {
 	page, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
 	for _, row := range rowOfTable.FindAllStringSubmatch(strings.ReplaceAll(string(page), ",", ""), -1) {
-		l := limit{name: row[1]}
+		l := &limit{name: row[1]}
 		if _, err := fmt.Sscan(row[2]+" "+row[3], &l.ceiling, &l.budget); err != nil {
 			return nil, fmt.Errorf("%s: the figures of %s: %w", name, l.name, err)
 		}
@@ -158,16 +153,16 @@ func readLimits(name string) (limits []limit, err error) {
 
 var rowOfTable = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\|.*\\| ([0-9]+) \\| ([0-9]+) \\|$")
 
-func report(limits []limit, sums map[string]count, check bool) error {
+func report(limits []*limit, check bool) error {
 	over := 0
 	fmt.Printf("%-28s %8s %8s %8s %8s\n", "", "now", "ceiling", "budget", "tokens")
 	for _, l := range limits {
-		now, mark := sums[l.name], ""
-		if now.lines > l.ceiling {
+		mark := ""
+		if l.lines > l.ceiling {
 			over++
-			mark = fmt.Sprintf("  %d above its ceiling", now.lines-l.ceiling)
+			mark = fmt.Sprintf("  %d above its ceiling", l.lines-l.ceiling)
 		}
-		fmt.Printf("%-28s %8d %8d %8d %8d%s\n", l.name, now.lines, l.ceiling, l.budget, now.tokens, mark)
+		fmt.Printf("%-28s %8d %8d %8d %8d%s\n", l.name, l.lines, l.ceiling, l.budget, l.tokens, mark)
 	}
 	if check && over > 0 {
 		return fmt.Errorf("above their ceilings in ARCHITECTURE.md: %d", over)
