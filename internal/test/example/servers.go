@@ -34,9 +34,8 @@ type Servers struct {
 func MySQL() *Servers {
 	t := &rig{}
 	s := &Servers{t: t, MySQLDSN: stack.MySQL(t)}
-	db := must.Get(sql.Open("mysql", s.MySQLDSN))
-	s.db = db
-	t.Cleanup(func() { _ = db.Close() })
+	s.db = must.Get(sql.Open("mysql", s.MySQLDSN))
+	t.Cleanup(func() { _ = s.db.Close() })
 	return s
 }
 

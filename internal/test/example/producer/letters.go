@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -97,16 +98,13 @@ func (s *Servers) Dead(queue string, keys ...string) {
 // replay does not watch letters that nobody would take.
 func (s *Servers) Consume(queue string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
 	apply := func(context.Context, *gorm.DB, consumer.Message) error { return nil }
-	go func() {
-		defer close(done)
-		s.run(ctx, queue, consumer.Each(apply), nil)
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { s.run(ctx, queue, consumer.Each(apply), nil) })
 	if !poll.Within(patience, func() bool { return s.Broker.Consumers(queue) > 0 }) {
 		must.OK(fmt.Errorf("nobody consumes %s after %v", queue, patience))
 	}
-	return func() { cancel(); <-done }
+	return func() { cancel(); running.Wait() }
 }
 
 func (s *Servers) run(ctx context.Context, queue string, h consumer.Handler, ended func(consumer.Ended)) {
@@ -119,13 +117,9 @@ func (s *Servers) run(ctx context.Context, queue string, h consumer.Handler, end
 
 // bookmark is put where a keeper that has run before has put it: only letters that die from now on are news.
 func (s *Servers) bookmark(ctx context.Context, group string) {
-	db, _, err := dedup.Open(ctx, s.MySQLDSN, dedup.OpenOptions{})
-	must.OK(err)
-	pool := must.Get(db.DB())
-	defer func() { _ = pool.Close() }()
+	db := s.Opened(dedup.Open(ctx, s.MySQLDSN, dedup.OpenOptions{}))
 	d := consumer.Defaults()
-	records := must.Get(dedup.NewLog(db, d.LogOptions()))
 	must.OK(dedup.Migrate(ctx, db, dedup.MigrateOptions{Table: d.LogTable}))
-	_, err = records.Bookmark(ctx, group)
+	_, err := must.Get(dedup.NewLog(db, d.LogOptions())).Bookmark(ctx, group)
 	must.OK(err, "put the bookmark")
 }
