@@ -177,17 +177,13 @@ func (w *world) run() {
 // as often as that.
 func (w *world) settle() {
 	began := time.Now()
-	if err := must.Catch(func() { w.wait(2*3*time.Minute+time.Minute, "not at rest", w.idle) }); err != nil {
-		w.violation("after the last fault: %v", err)
-	}
+	w.should("after the last fault", func() { w.wait(2*3*time.Minute+time.Minute, "not at rest", w.idle) })
 	w.say("at rest %v after the last fault", time.Since(began).Round(time.Millisecond))
 }
 
 // judge asks the oracle, after all daemons have ended.
 func (w *world) judge() {
-	if err := must.Catch(w.quiet); err != nil {
-		w.violation("after the daemons have ended: %v", err)
-	}
+	w.should("after the daemons have ended", w.quiet)
 	w.agree()
 	// A killed or frozen process costs each message that its lanes had claimed one attempt. A message that several faults
 	// hit pays for each; all together pay for no more than there were.
@@ -543,6 +539,13 @@ func (w *world) violation(format string, args ...any) {
 	defer w.mu.Unlock()
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 	w.say("VIOLATION: "+format, args...)
+}
+
+// should does a step; what stops it is a violation.
+func (w *world) should(when string, step func()) {
+	if err := must.Catch(step); err != nil {
+		w.violation("%s: %v", when, err)
+	}
 }
 
 func (w *world) tally(name string) *tally {

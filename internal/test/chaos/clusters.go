@@ -120,10 +120,16 @@ func healPartition(s *strike) {
 		}
 	})
 	must.OK(errors.Join(err, must.Catch(func() { s.others("erlang:set_cookie('%s', erlang:get_cookie())") })))
-	s.wait(2*time.Minute, "the node has not come back to its peers", func() error {
-		running, err := ask(s.ctx, s.node, "rabbit:is_running() andalso length(rabbit_nodes:all_running())")
-		if err == nil && running != fmt.Sprint(len(s.stack.Nodes)) {
-			err = errors.New(running)
+	s.answers(s.node, "rabbit:is_running() andalso length(rabbit_nodes:all_running())", fmt.Sprint(len(s.stack.Nodes)),
+		"the node has not come back to its peers")
+}
+
+// answers waits until an Erlang expression has this value in a node.
+func (w *world) answers(node *stack.Server, expression, want, otherwise string) {
+	w.wait(2*time.Minute, otherwise, func() error {
+		text, err := ask(w.ctx, node, expression)
+		if err == nil && text != want {
+			err = errors.New(text)
 		}
 		return err
 	})
@@ -203,16 +209,11 @@ func restartInTurn(s *strike) {
 
 // backInCluster waits until a node runs, sees all the others, and every queue has all its members.
 func (w *world) backInCluster(node *stack.Server) {
-	w.wait(2*time.Minute, node.NodeName()+" is not back with its queues", func() error {
-		text, err := ask(w.ctx, node, `case rabbit:is_running() of true -> {length(rabbit_nodes:all_running()),
-			lists:min([length([N || N <- rabbit_quorum_queue:get_replicas(Q),
-			is_pid(rpc:call(N, erlang, whereis, [element(1, amqqueue:get_pid(Q))], 2000))]) ||
-			Q <- rabbit_amqqueue:list(<<"/">>)])}; false -> no end`)
-		if err == nil && text != fmt.Sprintf("{%d, %[1]d}", len(w.stack.Nodes)) {
-			err = errors.New(text)
-		}
-		return err
-	})
+	w.answers(node, `case rabbit:is_running() of true -> {length(rabbit_nodes:all_running()),
+		lists:min([length([N || N <- rabbit_quorum_queue:get_replicas(Q),
+		is_pid(rpc:call(N, erlang, whereis, [element(1, amqqueue:get_pid(Q))], 2000))]) ||
+		Q <- rabbit_amqqueue:list(<<"/">>)])}; false -> no end`,
+		fmt.Sprintf("{%d, %[1]d}", len(w.stack.Nodes)), node.NodeName()+" is not back with its queues")
 }
 
 // replaceNode takes a node that does not lead the main queue out of all queues and out of the cluster, empties it, lets

@@ -111,15 +111,7 @@ func (l *load) run(stop context.Context) {
 func (l *load) publish(ctx context.Context, p *rabbit.Publisher, sent []oracle.Sent) (open []oracle.Sent) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patient, fmt.Errorf("no confirmation within %v", patient))
 	defer cancel()
-	_, _ = l.ledger.Publish(func(batch []rabbit.Publishing) []error {
-		errs := p.Publish(ctx, batch)
-		for i, err := range errs {
-			if err != nil {
-				open = append(open, sent[i])
-			}
-		}
-		return errs
-	}, sent)
+	open, _ = l.ledger.Publish(ctx, p, sent)
 	return open
 }
 

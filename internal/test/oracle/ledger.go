@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"slices"
 	"sync"
@@ -65,22 +67,19 @@ func (w World) NewLedger() (*Ledger, error) {
 	return &Ledger{group: w.Group, queue: w.Queue, sources: sources, messages: map[name]*message{}}, err
 }
 
-// Publish publishes through p and writes down every answer; it returns how many were confirmed, and the first refusal.
-func (l *Ledger) Publish(publish func([]rabbit.Publishing) []error, sent []Sent) (confirmed int, err error) {
+// Publish publishes through p and writes down every answer; it returns what was not confirmed, and the first refusal.
+func (l *Ledger) Publish(ctx context.Context, p *rabbit.Publisher, sent []Sent) (open []Sent, err error) {
 	batch := make([]rabbit.Publishing, len(sent))
 	for i := range sent {
 		batch[i] = sent[i].Publishing
 	}
-	for i, refused := range publish(batch) {
+	for i, refused := range p.Publish(ctx, batch) {
 		l.Record(sent[i], refused)
-		switch {
-		case refused == nil:
-			confirmed++
-		case err == nil:
-			err = refused
+		if refused != nil {
+			open, err = append(open, sent[i]), cmp.Or(err, refused)
 		}
 	}
-	return confirmed, err
+	return open, err
 }
 
 // Record writes down one publish; refused is the broker's answer, nil when it confirmed and routed the message.

@@ -139,8 +139,8 @@ func Publish(
 	const atOnce = 1000
 	done := 0
 	for some := range slices.Chunk(sent, atOnce) {
-		n, err := l.Publish(func(batch []rabbit.Publishing) []error { return p.Publish(ctx, batch) }, some)
-		done += n
+		open, err := l.Publish(ctx, p, some)
+		done += len(some) - len(open)
 		if err != nil {
 			return fmt.Errorf("publish %d messages, %d are confirmed: %w", len(sent), done, err)
 		}
