@@ -123,7 +123,8 @@ var arrows = []arrow{
 		"servers badly, from outside, and leaves the verdict to the oracle; of the log it knows the reasons by name"},
 	{"internal/cmd/size", "", "it counts lines, and knows none of them"},
 	{"internal/cmd/chaos", "internal/test", "it parses the command line of a run and prints its verdict"},
-	{"internal/cmd/with-servers", "internal/test/program internal/test/stack", "it shares one set of servers among a run's test binaries"},
+	{"internal/cmd/with-servers", "internal/test/program internal/test/stack",
+		"it shares one set of servers among a run's test binaries"},
 	{"internal/cmd/demo", "internal/test/chaos internal/test/stack internal/test/oracle internal/test/program " +
 		"internal/test/must internal/test/poll internal/test/shop internal/daemon internal/config consumer deadletter " +
 		"dedup internal/rabbit internal/wire outbox stock", "it shows what a user does, with servers of its own"},
