@@ -68,10 +68,8 @@ func (o Options) tallies() (all []*tally) {
 			all = append(all, &tally{name: k.name, unit: k.unit})
 		}
 	}
-	if o.Phase.people {
-		for _, j := range jobs() {
-			all = append(all, &tally{name: j.name, unit: j.unit, job: true})
-		}
+	for _, j := range o.Phase.jobs() {
+		all = append(all, &tally{name: j.name, unit: j.unit, job: true})
 	}
 	return all
 }
@@ -130,7 +128,7 @@ func (w *world) print() {
 }
 
 func (w *world) run() {
-	must.OK(w.fleet.consuming())
+	w.fleet.consuming()
 	fresh := w.fleet.metric("go_goroutines")
 	load, stopLoad := context.WithCancel(w.ctx)
 	defer stopLoad()
@@ -443,10 +441,13 @@ func (w *world) applied() (n int) {
 
 const openRows = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)"
 
-func (w *world) noOpenRow() error {
-	var open int
-	err := w.ask(&open, openRows)
-	return none(open, err, "rows are open")
+func (w *world) noOpenRow() error { return w.nothing(openRows, "rows are open") }
+
+// nothing is nil when a query counts nothing.
+func (w *world) nothing(query, what string) error {
+	var n int
+	err := w.ask(&n, query)
+	return none(n, err, what)
 }
 
 // eval runs an Erlang expression in the first node of RabbitMQ that answers, also when the run is cut short.
@@ -508,7 +509,9 @@ func none(n int, err error, what string) error {
 // idle is nil when all queues but the dead letters' are empty, nobody holds a delivery, and no row is open.
 func (w *world) idle() error {
 	n, err := w.total("messages", fmt.Sprintf(`Name =/= <<"%s">>`, rabbit.DeadQueue(queue)))
-	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow(), w.chainIdle())
+	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow(),
+		w.nothing("SELECT (SELECT COUNT(*) FROM rollbackd_outbox) + (SELECT COUNT(*) FROM "+listener+".consumer_log WHERE "+
+			"consumer_status IN (0, 2))", "messages are in the outbox, or open at the listener"))
 }
 
 // quiet waits until nothing is unacked in any queue.

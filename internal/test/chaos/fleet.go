@@ -136,21 +136,20 @@ func (s *slot) present(asked bool) *program.Process {
 }
 
 // consuming waits until all say that they are ready.
-func (f *fleet) consuming() error {
+func (f *fleet) consuming() {
 	for _, s := range f.all {
-		ok := f.w.until(time.Minute, func() bool {
+		f.w.wait(time.Minute, s.name+" is not ready", func() error {
 			p := s.present(false)
 			if p == nil {
-				return false
+				return errors.New("it was not started yet")
 			}
-			status, _, err := p.Get(f.w.ctx, "/readyz")
-			return err == nil && status == http.StatusOK
+			status, body, err := p.Get(f.w.ctx, "/readyz")
+			if err == nil && status != http.StatusOK {
+				err = errors.New(body)
+			}
+			return err
 		})
-		if !ok {
-			return fmt.Errorf("%s is not ready within a minute", s.name)
-		}
 	}
-	return nil
 }
 
 // metric is a metric of each daemon, 0 of one that does not tell.
@@ -187,9 +186,7 @@ func (f *fleet) restart(environ []string) {
 		s.environ = environ
 		s.mu.Unlock()
 		s.end("when it was restarted")
-		if err := f.consuming(); err != nil && f.w.ctx.Err() == nil {
-			f.w.violation("after a restart: %v", err)
-		}
+		f.w.should("after a restart", f.consuming)
 	}
 }
 

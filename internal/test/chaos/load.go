@@ -280,14 +280,6 @@ func (w *world) recordSale(s *shop.Sale) {
 	}
 }
 
-// chainIdle is nil when the outbox is empty and no event is open.
-func (w *world) chainIdle() error {
-	var open int
-	err := w.ask(&open, "SELECT (SELECT COUNT(*) FROM rollbackd_outbox) + (SELECT COUNT(*) FROM "+listener+
-		".consumer_log WHERE consumer_status IN (0, 2))")
-	return none(open, err, "messages are in the outbox, or open at the listener")
-}
-
 // claims counts what a relay had claimed when it was stopped, and has not settled.
 func (s *strike) claims(stopped time.Time) (n int) {
 	_ = s.pass(300 * time.Millisecond) // by then the other one has settled what it had claimed before

@@ -153,14 +153,12 @@ func (s *strike) costs(happen func()) {
 // recover waits until the daemons consume and no message with which nothing is wrong has an open row, which an earlier
 // fault may have left, with the attempt that it cost.
 func (w *world) recover(when string) {
-	const patience = 90 * time.Second
 	w.calm()
-	open := -1
-	const innocent = openRows + " AND msg_key LIKE 'rollback-%'"
-	well := w.until(patience, func() bool { return w.ask(&open, innocent) == nil && open == 0 })
-	if !well && w.ctx.Err() == nil {
-		w.violation("%s: %d messages with which nothing is wrong had open rows for %v", when, open, patience)
-	}
+	w.should(when, func() {
+		w.wait(90*time.Second, "not all is well", func() error {
+			return w.nothing(openRows+" AND msg_key LIKE 'rollback-%'", "messages with which nothing is wrong have open rows")
+		})
+	})
 }
 
 // look looks for stale letters until there are no more than enough of them, or it has looked often.
@@ -227,7 +225,7 @@ func (w *world) strike() {
 func (w *world) calm() {
 	w.until(time.Minute, func() bool {
 		_, err := w.erlang(unackedNow)
-		return err == nil && w.fleet.consuming() == nil
+		return err == nil && must.Catch(w.fleet.consuming) == nil
 	})
 }
 
