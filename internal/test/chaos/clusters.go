@@ -310,8 +310,7 @@ func clusters() []*cluster {
 				{name: "source frozen", least: 5, most: 15, begin: primary(freeze, mark, promote), end: back(start)},
 				{name: "source cut off", least: 5, most: 15, begin: primary(cutLine, mark, promote), end: back(mendLine, start)},
 				{name: "source read_only", begin: primary(global("super_read_only = ON"), mark, switchOver), end: back()},
-				{name: "source and replicas kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, reopen),
-					end: rejoin},
+				{name: "source and replicas kill -9", most: 5, begin: primary(killAll, mark, pause, startAll, reopen), end: rejoin},
 				// Each COMMIT waits, is visible to nobody meanwhile, and is decided long after the daemon has hung up.
 				{name: "replicas cut off", unit: "times resumed", least: 8, most: 20,
 					begin: primary(cutLine, pause, mendLine, mark), end: rejoin},

@@ -49,7 +49,7 @@ func kinds() []kind {
 
 		{name: "rabbitmq kill -9", unit: "connections cut", in: "1", on: rabbitmq, most: 5, begin: both(linked, kill),
 			end: start},
-		{name: "rabbitmq frozen", unit: "times missed by a daemon", in: "1", on: rabbitmq, least: 20, most: 20, short: 9,
+		{name: "rabbitmq frozen", unit: "times missed by a daemon", in: "1", on: rabbitmq, least: 20, short: 9,
 			cost: daemons, begin: freeze, end: thaw, hit: said("waiting for rabbitmq")},
 		{name: "rabbitmq stop_app", unit: "connections cut", in: "1", on: rabbitmq, most: 5,
 			begin: both(linked, ctl("stop_app")), end: ctl("start_app")},
@@ -64,7 +64,7 @@ func kinds() []kind {
 		{name: "rabbitmq disconnects", unit: "deliveries in hand", on: rabbitmq, work: true, begin: disconnect},
 
 		{name: "mysql kill -9", unit: "connections cut", on: mysqld, most: 5, begin: both(linked, kill), end: start},
-		{name: "mysql frozen", unit: "times missed by a daemon", on: mysqld, least: 20, most: 20, short: 12, cost: daemons,
+		{name: "mysql frozen", unit: "times missed by a daemon", on: mysqld, least: 20, short: 12, cost: daemons,
 			begin: freeze, end: thaw, hit: missed},
 		{name: "mysql KILL", unit: "connections killed", on: mysqld, work: true, begin: killConnections},
 		{name: "mysql read_only", unit: "times missed by a daemon", on: mysqld, least: 3, most: 8,
@@ -84,8 +84,7 @@ func kinds() []kind {
 		{name: "redis kill -9", unit: "connections cut", on: redisd, most: 5, beside: true, begin: both(linked, kill),
 			end: start},
 		// It has hit when daemons were connected: going on without the lock is no news to anybody.
-		{name: "redis frozen", unit: "links held", on: redisd, least: 20, most: 20, short: 6, begin: both(linked, freeze),
-			end: thaw},
+		{name: "redis frozen", unit: "links held", on: redisd, least: 20, short: 6, begin: both(linked, freeze), end: thaw},
 		{name: "redis FLUSHALL", unit: "keys gone", on: redisd, work: true, begin: flush},
 
 		{name: "mysql lost COMMIT reply", unit: "replies lost", on: mysqld, beside: true, work: true,
@@ -149,9 +148,9 @@ func clusterKinds() []kind {
 	all := []kind{
 		{name: "leader kill -9", unit: "leaders lost", least: 3, most: 10, begin: both(leader, kill), end: start, hit: moved},
 		// Less than Erlang's net tick, a minute, after which the other nodes take a frozen one for gone.
-		{name: "leader frozen", unit: "leaders lost", least: 30, most: 30, short: 20, patience: 15,
+		{name: "leader frozen", unit: "leaders lost", least: 30, short: 20, patience: 15,
 			begin: both(leader, freeze), end: thaw, hit: moved},
-		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, most: 30, short: 25, patience: 15,
+		{name: "follower frozen", unit: "messages applied meanwhile", least: 30, short: 25, patience: 15,
 			begin: both(follower, freeze), end: thaw, hit: appliedLate},
 		{name: "daemons' node cut off", unit: "links moved", least: 8, most: 15, begin: cutNode, end: mendLinks,
 			hit: elsewhere},
@@ -161,8 +160,7 @@ func clusterKinds() []kind {
 		{name: "leader moved", unit: "leaders moved", in: "upkeep", least: 4, most: 10, begin: moveLeader},
 		{name: "policies changed", unit: "changes", in: "upkeep", least: 5, most: 15, begin: changePolicies,
 			end: dropPolicy("upkeep")},
-		{name: "brokers restarted in turn", unit: "nodes restarted", in: "upkeep", least: 1, most: 5,
-			begin: restartInTurn},
+		{name: "brokers restarted in turn", unit: "nodes restarted", in: "upkeep", least: 1, most: 5, begin: restartInTurn},
 		{name: "node removed and added", unit: "nodes joined anew", in: "upkeep", least: 3, most: 10, begin: replaceNode},
 	}
 	for i := range all {
