@@ -19,6 +19,14 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{- /* What an object is called, and its labels: root, component, suffix. */}}
+{{- define "rollbackd.metadata" -}}
+metadata:
+  name: {{ include "rollbackd.name" .root }}{{ .suffix }}
+  labels:
+    {{- include "rollbackd.labels" . | nindent 4 }}
+{{- end }}
+
 {{- /* Seconds that a drain takes, and some more: SIGKILL would leave claims to expire. */}}
 {{- define "rollbackd.grace" -}}
 {{- $begin := toDate "2006-01-02T15:04:05Z07:00" "1970-01-01T00:00:00Z" }}
