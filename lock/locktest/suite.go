@@ -189,8 +189,7 @@ func (p Worker) Ends(body byte, keys ...string) {
 // Look shows a key.
 func (p Worker) Look(key string) lock.State {
 	p.w.Helper()
-	s := require.Get(p.Show(p.w.Context(), p.w.Names(key)[0]))(p.w)
-	return s
+	return require.Get(p.Show(p.w.Context(), p.w.Names(key)[0]))(p.w)
 }
 
 // Runs runs the locker until the test ends or the returned function is called.
@@ -219,8 +218,7 @@ func (p Worker) GoesOnWithout(keys ...string) {
 	for range 100 {
 		p.Finds(lock.Mine, "", keys...)
 	}
-	took := time.Since(start)
-	assert.That(p.w, took <= 5*time.Second, "100 calls took %v", took)
+	assert.AtMost(p.w, time.Since(start), 5*time.Second, "100 calls took")
 }
 
 func hash(body byte) (h [32]byte) {
@@ -252,10 +250,7 @@ func oneHolder(t *testing.T, w *World) {
 	assert.Is(t, b.Look("nobody's").Hold, 0, "Show")
 
 	const workers, count = 8, 200
-	keys := make([]string, count)
-	for i := range keys {
-		keys[i] = fmt.Sprint("key", i)
-	}
+	keys := Keys(count)
 	won := make([][]lock.Held, workers)
 	var wg sync.WaitGroup
 	for i := range workers {
@@ -385,11 +380,10 @@ func foreign(t *testing.T, w *World) {
 func manyNames(t *testing.T, w *World) {
 	a, b, c := w.Worker("a", awake), w.Worker("b", awake), w.Worker("c", awake)
 	const count = 1000
-	keys := make([]string, count)
+	keys := Keys(count)
 	var held, done, own []string
 	want := make([]lock.Hold, count)
 	for i := range keys {
-		keys[i] = fmt.Sprint(i)
 		switch i % 4 {
 		case 0:
 			want[i] = lock.Mine
@@ -435,8 +429,7 @@ func proceed(t *testing.T, w *World) {
 		a.Ends(1, "one")
 		a.GiveBack("one")
 	}
-	took := time.Since(start)
-	assert.That(t, took <= 20*time.Second, "%d calls without a server took %v", calls, took)
+	assert.AtMost(t, time.Since(start), 20*time.Second, "%d calls without a server took", calls)
 	if up, since, cause := a.Up(); up || cause == nil || time.Since(since) > time.Minute {
 		t.Errorf("Up = %v, %v, %v, want down since now, and why", up, since, cause)
 	}
@@ -458,8 +451,7 @@ func pause(t *testing.T, w *World) {
 		held, err := a.Lock(t.Context(), "a", w.Names("one", "two"))
 		require.That(t, errors.Is(err, lock.ErrUnavailable) && held == nil, "Lock = %v, %v, want ErrUnavailable", held, err)
 	}
-	took := time.Since(start)
-	assert.That(t, took <= 10*time.Second, "1000 calls took %v, want one timeout at most", took)
+	assert.AtMost(t, time.Since(start), 10*time.Second, "1000 calls, with one timeout, took")
 	_, err := a.Show(t.Context(), w.Names("one")[0])
 	assert.That(t, err != nil, "Show without a server succeeded")
 	w.Start(t)
@@ -520,14 +512,14 @@ func ended(t *testing.T, w *World) {
 func zeroName(t *testing.T, w *World) {
 	a := w.Worker("a", awake)
 	bad := append(w.Names("one"), lock.Name{})
-	_, err := a.Lock(t.Context(), "a", bad)
-	assert.That(t, err != nil, "Lock of the zero name succeeded: all of them would share one lock")
-	err = a.Release(t.Context(), "a", bad)
-	assert.That(t, err != nil, "Release of the zero name succeeded")
-	err = a.Done(t.Context(), []lock.Mark{{Name: bad[1]}})
-	assert.That(t, err != nil, "Done of the zero name succeeded: one marker would end all of them")
-	_, err = a.Show(t.Context(), bad[1])
-	assert.That(t, err != nil, "Show of the zero name succeeded")
+	_, locked := a.Lock(t.Context(), "a", bad) // all of them would share one lock
+	_, shown := a.Show(t.Context(), bad[1])
+	for what, err := range map[string]error{
+		"Lock": locked, "Release": a.Release(t.Context(), "a", bad), "Show": shown,
+		"Done": a.Done(t.Context(), []lock.Mark{{Name: bad[1]}}), // one marker would end all of them
+	} {
+		assert.That(t, err != nil, "%s of the zero name succeeded", what)
+	}
 	assert.Is(t, a.Look("one").Hold, 0, "the good name beside the refused one")
 }
 

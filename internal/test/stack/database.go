@@ -80,13 +80,15 @@ func Restricted(t testing.TB, dsn string, grants ...string) string {
 	return config.FormatDSN()
 }
 
-// told is a pool, a connection or a transaction.
-type told interface {
+// session is a pool, a connection or a transaction.
+type session interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // Exec runs a statement, also at the end of the test.
-func Exec(t testing.TB, db told, query string, args ...any) {
+func Exec(t testing.TB, db session, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -102,17 +104,8 @@ func Script(t testing.TB, db *sql.DB, path string) {
 	}
 }
 
-// asked is a pool, a connection or a transaction.
-type asked interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-type queried interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // One is the one value that a query answers, also at the end of the test.
-func One[T any](t testing.TB, db asked, query string, args ...any) (v T) {
+func One[T any](t testing.TB, db session, query string, args ...any) (v T) {
 	t.Helper()
 	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), query, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -121,7 +114,7 @@ func One[T any](t testing.TB, db asked, query string, args ...any) (v T) {
 }
 
 // Number is the one that a query answers, also at the end of the test.
-func Number(t testing.TB, db asked, query string, args ...any) int {
+func Number(t testing.TB, db session, query string, args ...any) int {
 	t.Helper()
 	return One[int](t, db, query, args...)
 }
@@ -185,7 +178,7 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 }
 
 // RowsOf are the rows that a query of a pool, a connection or a transaction finds, each by the names of its columns.
-func RowsOf(t testing.TB, db queried, query string, args ...any) (all []map[string]string) {
+func RowsOf(t testing.TB, db session, query string, args ...any) (all []map[string]string) {
 	t.Helper()
 	rows := require.Get(db.QueryContext(t.Context(), query, args...))(t)
 	defer rows.Close()

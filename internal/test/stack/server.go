@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -222,31 +224,27 @@ func again(ctx context.Context, ended <-chan struct{}, ask func(ctx context.Cont
 	}
 }
 
-// talk says something to a server that speaks in lines, and is nil when it answers what it should.
+// talk says something to a server that speaks in lines, and is nil when a line of its answer has what it should.
 func talk(ctx context.Context, addr, question, want string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	late := time.Now().Add(askTimeout)
-	if deadline, ok := ctx.Deadline(); ok {
-		late = deadline
-	}
+	late, _ := ctx.Deadline()  // everybody who asks has one
 	_ = conn.SetDeadline(late) // cannot fail on an open TCP connection
 	if _, err := io.WriteString(conn, question); err != nil {
 		return err
 	}
-	var answer strings.Builder
-	for buf := make([]byte, 1<<10); err == nil && !strings.Contains(answer.String(), want); {
-		var n int
-		n, err = conn.Read(buf)
-		answer.Write(buf[:n])
+	var answer []string
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), want) {
+			return nil
+		}
+		answer = append(answer, lines.Text())
 	}
-	if !strings.Contains(answer.String(), want) {
-		return fmt.Errorf("%s answered %q: %w", addr, &answer, err)
-	}
-	return nil
+	return fmt.Errorf("%s answered %q: %w", addr, answer, cmp.Or(lines.Err(), io.EOF))
 }
 
 // end kills what runs and removes the data: what a server wrote for a test is of no use afterwards.
