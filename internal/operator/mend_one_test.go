@@ -29,27 +29,19 @@ func (w *world) depths() [2]int {
 	return [2]int{w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))}
 }
 
-// mendable makes a finding of each kind that a machine may mend, one for each message that was purged.
-func (w *world) mendable(purged ...string) operator.Report {
-	w.T.Helper()
-	w.dead("no", "no row", "ended", "cut off")
-	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
-	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
-	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
-		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
-	w.purged(purged...)
-	w.reservation("A", 1, 2, "forgotten", time.Hour)
-	all := w.compare(operator.Bounds{})
-	require.Is(w.T, len(all.Findings), 4+len(purged), "of %+v findings", all.Findings)
-	return all
-}
-
 // Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
 // gone and all others are as they were, and to mend it again changes nothing; by a process under the same name, whose
 // former one died before it could say so, that is no failure.
 func TestFindingsAreMendedOneByOne(t *testing.T) {
-	w := newWorld(t).dead("no", "agrees")
-	all := w.mendable("purged", "purged too")
+	w := newWorld(t).dead("no", "agrees", "no row", "ended", "cut off")
+	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
+		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
+	w.purged("purged", "purged too")
+	w.reservation("A", 1, 2, "forgotten", time.Hour)
+	all := w.compare(operator.Bounds{})
+	require.Is(t, len(all.Findings), 6, "of %+v findings", all.Findings)
 	left := map[string]bool{}
 	for _, f := range all.Findings {
 		left[f.Key] = true

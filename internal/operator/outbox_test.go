@@ -30,13 +30,6 @@ func (w *world) outbox() *world {
 	return w
 }
 
-func (w *world) put(ctx context.Context, msgs ...outbox.Message) {
-	w.T.Helper()
-	tx := require.Get(w.Pool.BeginTx(ctx, nil))(w.T)
-	w.Must(outbox.Put(ctx, tx, msgs...))
-	w.Must(tx.Commit())
-}
-
 // story is what is told of a message, step by step.
 func (w *world) story(key string) (e operator.Explanation, steps []string) {
 	w.T.Helper()
@@ -58,8 +51,9 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 	w.consumes(nil, func(c *consumer.Config) { c.TracerProvider = sdk.NewTracerProvider(sdk.WithSyncer(spans)) })
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
 		TraceFlags: trace.FlagsSampled})
-	w.put(trace.ContextWithSpanContext(t.Context(), span),
-		outbox.Message{Tag: tag, Key: "A", Body: []byte("{}"), Delay: 100 * time.Millisecond})
+	tx := require.Get(w.Pool.BeginTx(t.Context(), nil))(t)
+	w.Must(outbox.Put(trace.ContextWithSpanContext(t.Context(), span), tx,
+		outbox.Message{Tag: tag, Key: "A", Body: []byte("{}"), Delay: 100 * time.Millisecond}), tx.Commit())
 	e, steps := w.story("A")
 	if want := []string{"put into the outbox", "due to be sent"}; !slices.Equal(steps, want) || e.Body != "{}" ||
 		!strings.Contains(e.Means, "outbox") {
@@ -93,10 +87,9 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 func (w *world) park(ago time.Duration, keys ...string) {
 	w.T.Helper()
 	for _, key := range keys {
-		w.put(w.T.Context(), outbox.Message{Tag: tag, Key: key, Body: []byte("{}")})
-		w.Exec("UPDATE rollbackd_outbox SET owner = 'x', failed_at = UTC_TIMESTAMP(6) - INTERVAL ? SECOND, "+
-			"parked_at = failed_at, next_at = '9999-12-31', reason = 'nobody takes it' WHERE msg_key = ?",
-			int(ago.Seconds()), key)
+		w.Exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, owner, next_at, reason, failed_at, parked_at) SELECT "+
+			"?, ?, '{}', 'x', '9999-12-31', 'nobody', at, at FROM (SELECT UTC_TIMESTAMP(6) - INTERVAL ? SECOND AS at) t",
+			tag, key, int(ago.Seconds()))
 	}
 }
 

@@ -37,8 +37,8 @@ func (w *world) rehearse(f deadletter.Filter) operator.Act {
 
 // Given dead letters of every kind, and a daemon that has no handler beside one that has, when they are rehearsed while
 // somebody discards one, then all are grouped by what would become of them, the one that moved is in no group, what may
-// have ended a process does not reach the handler, nor does its edit, and nothing has changed but the one. Of a key that
-// is misspelt it is not said that somebody has replayed it.
+// have ended a process does not reach the handler, nor does its edit, and nothing has changed but the one. Of a key
+// that is misspelt it is not said that somebody has replayed it.
 func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	w := newWorld(t).outbox().dead("shelf is locked", names("k", 250)...)
 	w.Dead(dedup.ReasonCrashed, "lease expired", "crashed")

@@ -62,7 +62,8 @@ func (w *world) newDesk(change ...func(*operator.Options)) *operator.Operator {
 // deskAt makes one that reaches its servers so.
 func (w *world) deskAt(dsn, amqpURL string, change ...func(*operator.Options)) *operator.Operator {
 	w.T.Helper()
-	options := operator.Options{Lookup: w.lookup(), Queue: w.Queue, Logger: slog.New(slog.NewTextHandler(w.T.Output(), nil))}
+	log := slog.New(slog.NewTextHandler(w.T.Output(), nil))
+	options := operator.Options{Lookup: w.lookup(), Queue: w.Queue, Logger: log}
 	options.DB, _ = w.Open(dsn, letters.Quick)
 	options.Records = w.Log(options.DB)
 	o := letters.Options(options.Records, amqpURL, w.Queue)
