@@ -46,35 +46,33 @@ func TestGolden(t *testing.T) {
 		t.Fatalf("testdata has no golden files: %v", err)
 	}
 	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { runGolden(t, path) })
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive := require.Get(txtar.ParseFile(path))(t)
+			work := t.TempDir()
+			parts := make(map[string]string)
+			for _, f := range archive.Files {
+				parts[f.Name] = string(f.Data)
+				if name, ok := strings.CutPrefix(f.Name, "files/"); ok {
+					require.OK(t, os.WriteFile(filepath.Join(work, filepath.Base(name)), f.Data, 0o600))
+				}
+			}
+			list := func(part string) []string {
+				return strings.FieldsFunc(strings.ReplaceAll(parts[part], "$WORK", work), func(r rune) bool { return r == '\n' })
+			}
+			stdout, stderr, code := runCLI(t, list("env"), parts["stdin"], list("args")...)
+			archive.Files = slices.DeleteFunc(archive.Files, func(f txtar.File) bool {
+				return f.Name == "stdout" || f.Name == "stderr" || f.Name == "exit"
+			})
+			for _, part := range [][2]string{
+				{"stdout", normalForm(stdout, work)}, {"stderr", normalForm(stderr, work)}, {"exit", fmt.Sprintln(code)},
+			} {
+				if part[1] != "" {
+					archive.Files = append(archive.Files, txtar.File{Name: part[0], Data: []byte(part[1])})
+				}
+			}
+			golden.Is(t, path, string(txtar.Format(archive)))
+		})
 	}
-}
-
-func runGolden(t *testing.T, path string) {
-	archive := require.Get(txtar.ParseFile(path))(t)
-	work := t.TempDir()
-	parts := make(map[string]string)
-	for _, f := range archive.Files {
-		parts[f.Name] = string(f.Data)
-		if name, ok := strings.CutPrefix(f.Name, "files/"); ok {
-			require.OK(t, os.WriteFile(filepath.Join(work, filepath.Base(name)), f.Data, 0o600))
-		}
-	}
-	list := func(part string) []string {
-		return strings.FieldsFunc(strings.ReplaceAll(parts[part], "$WORK", work), func(r rune) bool { return r == '\n' })
-	}
-	stdout, stderr, code := runCLI(t, list("env"), parts["stdin"], list("args")...)
-	archive.Files = slices.DeleteFunc(archive.Files, func(f txtar.File) bool {
-		return f.Name == "stdout" || f.Name == "stderr" || f.Name == "exit"
-	})
-	for _, part := range [][2]string{
-		{"stdout", normalForm(stdout, work)}, {"stderr", normalForm(stderr, work)}, {"exit", fmt.Sprintln(code)},
-	} {
-		if part[1] != "" {
-			archive.Files = append(archive.Files, txtar.File{Name: part[0], Data: []byte(part[1])})
-		}
-	}
-	golden.Is(t, path, string(txtar.Format(archive)))
 }
 
 // spaces are the ones of an aligned table: their number follows the width of volatile values.

@@ -127,12 +127,10 @@ func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) { played(t, "unknown-group") 
 
 // Given a MySQL that is frozen, when letters are listed, then the command gives up after eight seconds, once.
 func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
-	s := newShell(t)
-	server := stack.OwnMySQL(t)
-	s.on(server)
-	s.run("", "migrate")
-	require.OK(t, server.Freeze())
-	defer func() { assert.OK(t, server.Thaw()) }()
+	s := migrated(t)
+	proxy := stack.Proxy(t, stack.Addr(t, s.dsn))
+	s.set("MYSQL_DSN=" + proxy.Through(s.dsn))
+	proxy.Hold(true)
 	began := time.Now()
 	s.answers(exitFailed, "MySQL cannot be used: no answer within 8s", "", "dlq", "list")
 	assert.AtMost(t, time.Since(began), 15*time.Second, "it took")

@@ -168,10 +168,11 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 // every write.
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s := newShell(t)
-	s.on(stack.Own(t, stack.Options{
+	s.dsn = stack.Own(t, stack.Options{
 		Only:      []stack.Kind{stack.KindMySQL},
 		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
-	}))
+	}).Database(t)
+	s.set("MYSQL_DSN=" + s.dsn)
 	readOnly := func(on string) {
 		for _, name := range []string{"tx_read_only", "transaction_read_only"} { // MariaDB's name, and MySQL's
 			_, _ = s.db().ExecContext(t.Context(), "SET GLOBAL "+name+" = "+on)
@@ -225,15 +226,11 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 	s := migrated(t)
 	set := stack.OwnSentinels(t)
-	var words []any
-	for _, word := range grants.SentinelACL("app", "s3cret") {
-		words = append(words, word)
-	}
 	admins := make([]*redis.Client, len(set.Sentinels))
 	for i, sentinel := range set.Sentinels {
 		admins[i] = redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
 		defer func() { _ = admins[i].Close() }()
-		require.OK(t, admins[i].Do(t.Context(), words...).Err())
+		require.OK(t, admins[i].ACLSetUser(t.Context(), "app", grants.SentinelACL("app", "s3cret")[3:]...).Err())
 	}
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
 	s.says("ok master = "+set.Data[0].Addr()+", say 3 of 3\nok failover = 1\nok lock = taken and released",
@@ -295,8 +292,8 @@ func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) { played(t, "setti
 
 // Given a daemon whose queues end its connections, by a message that a filter on the way does not let through, then
 // doctor names each queue and what to do, in the daemon's words, so too a dead-letter queue that a policy makes refuse
-// letters, which AMQP does not show; and once the way is free, that all is well. A probe, which needs no setting but the
-// address, says by its exit code whether the daemon lives and is ready.
+// letters, which AMQP does not show; and once the way is free, that all is well. A probe, which needs no setting but
+// the address, says by its exit code whether the daemon lives and is ready.
 func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	s := newShell(t)
 	direct, addr := s.broker.URL, stack.FreeAddr(t)
@@ -322,7 +319,8 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 		s.until("ok answer = :"+port+", group stock-rollback, queue "+s.queue+",…takes deliveries", past,
 			"ROLLBACKD_HTTP_ADDR="+form)
 	}
-	assert.Is(t, probe.answers(exitDone, "", "", "probe")+probe.answers(exitDone, "", "", "probe", "--ready"), "", "it says")
+	said := probe.answers(exitDone, "", "", "probe") + probe.answers(exitDone, "", "", "probe", "--ready")
+	assert.Is(t, said, "", "a probe says")
 	// when a message ends each connection on which it comes
 	const killer = `{"order_sn":"killer"}`
 	way.KillOn([]byte(killer))

@@ -24,7 +24,8 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	s := newShell(t, "ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR="+addr, "ROLLBACKD_LOG_RETENTION=240h",
 		"ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_OUTBOX=on")
 	server := stack.OwnMySQL(t)
-	s.on(server)
+	s.dsn = server.Database(t)
+	s.set("MYSQL_DSN=" + s.dsn)
 	s.run("", "migrate")
 	fill := func(into, values string) {
 		t.Helper()

@@ -106,8 +106,8 @@ func TestAPersonHasMessagesOfTheOutboxSentOrDropped(t *testing.T) {
 	})
 }
 
-// sender has an exchange, the queue behind it, a schema with nothing in it, and the settings that a relay needs, that of
-// the schema first.
+// sender has an exchange, the queue behind it, a schema with nothing in it, and the settings that a relay needs, that
+// of the schema first.
 type sender struct {
 	*shell
 	logs program.Log

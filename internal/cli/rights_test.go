@@ -83,11 +83,8 @@ func (a *account) mayMySQL(list []rights.TableRight) {
 }
 
 func (a *account) mayRedis(list []rights.Command) {
-	var words []any
-	for _, w := range grants.ACL(list, a.name, a.password) {
-		words = append(words, w)
-	}
-	require.OK(a.s.t, a.redis.Do(a.s.t.Context(), words...).Err())
+	rules := grants.ACL(list, a.name, a.password)[3:] // behind the name
+	require.OK(a.s.t, a.redis.ACLSetUser(a.s.t.Context(), a.name, rules...).Err())
 }
 
 func (a *account) mayRabbitMQ(list []rights.Resource) {
@@ -144,8 +141,7 @@ func (a *account) run(more ...string) (stop func() (complaints []string)) {
 
 func newAdmin(t *testing.T) *redis.Client {
 	t.Helper()
-	o := require.Get(redis.ParseURL(stack.Redis(t)))(t)
-	client := redis.NewClient(o)
+	client := redis.NewClient(require.Get(redis.ParseURL(stack.Redis(t)))(t))
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }

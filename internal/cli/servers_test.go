@@ -180,13 +180,6 @@ func (s *shell) background(args ...string) (stop func()) {
 	return stop
 }
 
-// on gives the shell another database.
-func (s *shell) on(server *stack.Server) {
-	s.t.Helper()
-	s.dsn = server.Database(s.t)
-	s.set("MYSQL_DSN=" + s.dsn)
-}
-
 // set changes settings, given without their prefix.
 func (s *shell) set(pairs ...string) {
 	for _, pair := range pairs {
@@ -445,7 +438,10 @@ func (s *shell) says(wants string, more ...string) {
 // until asks doctor again and again until it says this.
 func (s *shell) until(want string, more ...string) {
 	s.t.Helper()
-	if !poll.Within(time.Minute, func() bool { checks, code := s.examine(more...); return fulfilled(want, checks, code) }) {
+	if !poll.Within(time.Minute, func() bool {
+		checks, code := s.examine(more...)
+		return fulfilled(want, checks, code)
+	}) {
 		s.says(want, more...) // which shows what it says
 	}
 }
