@@ -273,7 +273,7 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 }
 
 // Given a last pass, when the old table is written to after it, then that is a doubt; when rows are deleted, or are
-// another group's, it is none; when the table cannot be read, or not to its end, nobody knows.
+// another group's, it is none; when the table cannot be read, nobody knows.
 func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 	t.Parallel()
 	const into = "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_timestamp) " +
@@ -316,18 +316,6 @@ func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
 			}
 		})
 	}
-	t.Run("too large", func(t *testing.T) {
-		w := newWorld(t, classicTable)
-		w.fill(2 * lookRows)
-		w.o.LastPass = true
-		w.run()
-		d, err := Doubts(t.Context(), w.records, w.db, group, 0)
-		assert.That(t, err == nil && len(d) == 1 && !d[0].Sure && strings.Contains(d[0].Why, "too large"),
-			"%v, %v; want that nobody knows", d, err)
-		w.exec(newRow("9", early))
-		d, err = Doubts(t.Context(), w.records, w.db, group, 0)
-		assert.That(t, err == nil && len(d) == 1 && d[0].Sure, "%v, %v; want the row behind all", d, err)
-	})
 }
 
 func TestParseTableReadsOneNameOrTwo(t *testing.T) {

@@ -322,7 +322,7 @@ func TestLargeBodiesTakeMorePages(t *testing.T) {
 }
 
 // Given many rows, when they are taken over, then each is read once and through the primary key, in transactions of at
-// most a thousand rows; a later pass writes nothing.
+// most a thousand rows; a later pass writes nothing, and a look that has no time sees only what is behind all.
 func TestManyRowsAreReadOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes over 20,000 rows or, with ROLLBACKD_TEST_BIG, a million: too many for -short")
@@ -359,5 +359,10 @@ func TestManyRowsAreReadOnce(t *testing.T) {
 	began = time.Now()
 	assert.Is(t, len(w.doubts()), 0, "doubts")
 	t.Logf("a look at all rows took %v", time.Since(began))
+	d := require.Get(Doubts(t.Context(), w.records, w.db, group, 0))(t)
+	assert.That(t, len(d) == 1 && !d[0].Sure && strings.Contains(d[0].Why, "too large"), "%v; want that nobody knows", d)
+	w.old("9", 1)
+	d = require.Get(Doubts(t.Context(), w.records, w.db, group, 0))(t)
+	assert.That(t, len(d) == 1 && d[0].Sure, "%v; want the row behind all", d)
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"), n-n/10, "rows in success")
 }
