@@ -145,13 +145,12 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	got := problems(t, map[string]string{"ROLLBACKD_GROUP_FILE": "/dev/zero"})
 	assert.That(t, len(got) == 1 && strings.Contains(got[0].String(), "neither a file nor a pipe"),
 		"an endless device: %v", got)
-	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
-		t.Errorf("a pipe into which nobody writes: %v", err)
-	}
+	_, err := readWithin(pipe, 20*time.Millisecond)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "nobody writes"), "a pipe into which nobody writes: %v", err)
 	// Opened for writing, and nothing comes.
 	w := require.Get(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	defer w.Close()
-	_, err := readWithin(pipe, 20*time.Millisecond)
+	_, err = readWithin(pipe, 20*time.Millisecond)
 	assert.That(t, err != nil && strings.Contains(err.Error(), "nobody writes"), "a pipe that stays open: %v", err)
 	require.OK(t, w.SetWriteDeadline(time.Now().Add(20*time.Second)))
 	go func() { // more than is allowed, and no end

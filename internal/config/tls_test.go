@@ -2,14 +2,12 @@ package config
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
-	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // set are settings beside those that load gives.
@@ -49,11 +47,8 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 func TestAFreshURLNamesItsCertificates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "url")
 	write(t, path, "amqps://u:a@h/")
-	env := set("AMQP_TLS_CA_FILE", "/ca.pem", "AMQP_URL_FILE", path)
-	env["ROLLBACKD_AMQP_URL"] = unset
-	cfg := load(t, env)
+	cfg := load(t, set("AMQP_TLS_CA_FILE", "/ca.pem", "AMQP_URL", unset, "AMQP_URL_FILE", path))
 	now := cfg.FreshAMQPURLs(func(w Warning) { t.Error(w) })
-	require.OK(t, os.WriteFile(path, []byte("amqps://u:b@h/"), 0o600))
-	got, want := now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}
-	assert.That(t, slices.Equal(got, want), "the URLs are %q, want %q", got, want)
+	write(t, path, "amqps://u:b@h/")
+	assert.Equal(t, now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}, "the URLs")
 }
