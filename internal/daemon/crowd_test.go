@@ -61,13 +61,10 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	}
 	lines, n := bufio.NewScanner(other.Body), 0
 	for lines.Buffer(nil, 2<<20); lines.Scan(); n++ {
-		if !strings.HasPrefix(lines.Text(), `{"group"`) || !strings.HasSuffix(lines.Text(), `}`) {
-			t.Fatalf("line %d is not a letter: %.100s", n, lines.Text())
-		}
+		require.That(t, strings.HasPrefix(lines.Text(), `{"group"`) && strings.HasSuffix(lines.Text(), `}`),
+			"line %d is not a letter: %.100s", n, lines.Text())
 	}
-	if n != letters || lines.Err() != nil {
-		t.Errorf("another person's download has %d letters, %v", n, lines.Err())
-	}
+	assert.That(t, n == letters && lines.Err() == nil, "another person's download has %d letters, %v", n, lines.Err())
 	most := peak(t, p)
 	t.Logf("%d MiB before, %d at most", before, most)
 	assert.AtMost(t, most, before+mostForReaders, "the daemon took MiB")
@@ -90,9 +87,8 @@ func peak(t *testing.T, p *program.Process) (mib int) {
 	t.Helper()
 	text := require.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid())))(t)
 	_, after, found := bytes.Cut(text, []byte("VmHWM:"))
-	if _, err := fmt.Sscan(string(after), &mib); !found || err != nil {
-		t.Fatalf("no VmHWM in the process's status: %v", err)
-	}
+	_, err := fmt.Sscan(string(after), &mib)
+	require.That(t, found && err == nil, "no VmHWM in the process's status: %v", err)
 	return mib >> 10
 }
 
