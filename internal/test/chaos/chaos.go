@@ -81,12 +81,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Phase.Name == losing {
 		o.Round, o.Rate, run = true, 100, (*world).lose
 	}
-	w, err := newWorld(ctx, o)
-	if err != nil {
-		return err
-	}
+	w := newWorld(ctx, o)
 	defer func() { err = errors.Join(err, w.close()) }()
 	return must.Catch(func() {
+		must.OK(must.Catch(w.make), "make the world")
 		run(w)
 		w.print()
 		must.OK(w.verdict())
@@ -273,13 +271,19 @@ type world struct {
 	violations []string // what was wrong besides the oracle's findings
 }
 
-func newWorld(ctx context.Context, o Options) (w *world, err error) {
-	w = &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(),
+func newWorld(ctx context.Context, o Options) *world {
+	w := &world{ctx: ctx, o: o, plan: o.schedule(), start: time.Now(), tallies: o.tallies(),
 		targets: map[string]*sync.Mutex{}, links: map[string][]*stack.TCPProxy{}}
 	w.soak = &soak{w: w, looked: w.start}
 	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)
 	}
+	return w
+}
+
+// make starts servers and daemons, and what lies between.
+func (w *world) make() {
+	o := w.o
 	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(w.plan), o.Phase.nodes)
 	heartbeat := 10 // seconds, what the daemons ask for
 	if o.Round {
@@ -296,21 +300,21 @@ func newWorld(ctx context.Context, o Options) (w *world, err error) {
 	if slices.ContainsFunc(w.plan, isDisk) {
 		servers.MySQLDisk = diskSize
 	}
-	w.stack, err = stack.Start(ctx, servers)
+	var err error
+	w.stack, err = stack.Start(w.ctx, servers)
 	if errors.Is(err, stack.ErrNoDisk) {
 		w.plan = slices.DeleteFunc(w.plan, isDisk)
 		w.say("%s is left out: %v", diskFull, err)
 		servers.MySQLDisk = 0
-		w.stack, err = stack.Start(ctx, servers)
+		w.stack, err = stack.Start(w.ctx, servers)
 	}
-	if err == nil {
-		w.closes = append(w.closes, w.stack.Stop)
-		err = must.Catch(func() { w.link(); w.openShop(); w.migrate(); w.fill(); w.startFleet() })
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the world: %w", err), w.close())
-	}
-	return w, nil
+	must.OK(err)
+	w.closes = append(w.closes, w.stack.Stop)
+	w.link()
+	w.openShop()
+	w.migrate()
+	w.fill()
+	w.startFleet()
 }
 
 // link puts a proxy on each link.
@@ -390,7 +394,7 @@ func (w *world) migrates(environ []string) {
 	must.Get(program.Run(context.WithoutCancel(w.ctx), w.o.Binary, environ, "migrate"))
 }
 
-// close stops everything that newWorld has started.
+// close stops everything that make has started.
 func (w *world) close() error {
 	var errs []error
 	for _, end := range slices.Backward(w.closes) {

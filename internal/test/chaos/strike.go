@@ -89,13 +89,11 @@ func (w *world) strikeOne(p planned) {
 	}
 	w.begun.Add(1)
 	began := time.Now()
-	err := must.Catch(func() {
-		if p.alone {
-			s.costs(s.happen)
-		} else {
-			s.happen()
-		}
-	})
+	happen := s.happen
+	if p.alone {
+		happen = s.costNothing
+	}
+	err := must.Catch(happen)
 	w.ended.Add(1)
 	must.OK(err, p.name)
 	w.count(p.name, s.hits, nil)
@@ -131,16 +129,17 @@ type cost struct {
 	unsure   int // letters that RabbitMQ may have without a confirm: each is published again, and one of two is stale
 }
 
-// costs lets a fault happen while all is well otherwise, waits until all is well again, and looks what it has cost.
-func (s *strike) costs(happen func()) {
+// costNothing lets a fault happen while all is well otherwise, waits until all is well again, and looks what it has
+// cost.
+func (s *strike) costNothing() {
 	s.recover("before " + s.name)
-	before := s.look(math.MinInt)
-	happen()
+	before := s.look(10, math.MinInt)
+	s.happen()
 	if s.ctx.Err() != nil {
 		return
 	}
 	s.recover("after " + s.name)
-	after := s.look(before.stale)
+	after := s.look(100, before.stale)
 	if n := after.attempts - before.attempts; n > 0 {
 		s.violation("%s cost %d attempts of messages with which nothing is wrong", s.name, n)
 	}
@@ -161,16 +160,12 @@ func (w *world) recover(when string) {
 	})
 }
 
-// look looks for stale letters until there are no more than enough of them, or it has looked often.
-func (w *world) look(enough int) cost {
+// look looks for stale letters until there are no more than enough of them, or it has looked so often.
+func (w *world) look(looks, enough int) cost {
 	c := cost{
 		attempts: w.number(`SELECT COALESCE(SUM(consumer_times - 1), 0) FROM consumer_log
 			WHERE consumer_status = 1 AND consumer_times > 1`),
 		unsure: w.fleet.published("letter", "unknown"), stale: math.MaxInt,
-	}
-	looks := 10
-	if enough != math.MinInt {
-		looks = 100
 	}
 	for ; looks > 0 && c.stale > enough; looks-- {
 		c.stale = min(c.stale, w.staleLetters())
