@@ -143,9 +143,7 @@ func readLimits(name string) (limits []*limit, err error) {
 	}
 	for _, row := range rowOfTable.FindAllStringSubmatch(strings.ReplaceAll(string(page), ",", ""), -1) {
 		l := &limit{name: row[1]}
-		if _, err := fmt.Sscan(row[2]+" "+row[3], &l.ceiling, &l.budget); err != nil {
-			return nil, fmt.Errorf("%s: the figures of %s: %w", name, l.name, err)
-		}
+		_, _ = fmt.Sscan(row[2]+" "+row[3], &l.ceiling, &l.budget) // they are digits
 		limits = append(limits, l)
 	}
 	return limits, nil

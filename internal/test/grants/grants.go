@@ -62,19 +62,12 @@ func Pattern(resources []rights.Resource, p rights.Permission) string {
 	var names []string
 	for _, r := range resources {
 		if r.Permission == p {
-			names = append(names, patternOf(r.Name))
+			// of a name that stands for the retry queues, all of them
+			names = append(names, strings.Replace(regexp.QuoteMeta(r.Name), `.retry\.\*`, `.retry\.[0-9a-z.]+`, 1))
 		}
 	}
 	if len(names) == 0 {
 		return "^$"
 	}
 	return "^(" + strings.Join(names, "|") + ")$"
-}
-
-// patternOf is the regular expression of a name; with the retry queues, of all of them.
-func patternOf(name string) string {
-	if retry, ok := strings.CutSuffix(name, ".retry.*"); ok {
-		return regexp.QuoteMeta(retry+".retry.") + "[0-9a-z.]+"
-	}
-	return regexp.QuoteMeta(name)
 }
