@@ -122,11 +122,6 @@ func (n *rabbitNode) say(ctx context.Context, p executable, in string, args ...s
 	return string(out), err
 }
 
-// ctl runs rabbitmqctl, which costs the start of an Erlang machine: about half a second.
-func (n *rabbitNode) ctl(ctx context.Context, args ...string) (out string, err error) {
-	return n.say(ctx, findRabbitScript("rabbitmqctl"), "", append([]string{"-q"}, args...)...)
-}
-
 // booted is an error until the node has started as a whole. RabbitMQ 4 takes connections a little earlier, and does not
 // list them then.
 func (n *rabbitNode) booted(ctx context.Context) error {
