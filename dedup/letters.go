@@ -53,7 +53,8 @@ func (l *Log) reserveLetters(
 	if window.Until > 0 {
 		end = window.Until
 	}
-	setBack := now < window.Since || now < window.Until-pause // the clock was
+	// The clock was set back. A statement's time is taken before it reads: others' notes may be a moment later than that.
+	setBack := now+1e6 < max(window.Since, window.Until-pause)
 	if now >= end || setBack {
 		window = letterNote{Since: now}
 	}
