@@ -10,7 +10,9 @@ import (
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 func TestARunGoesOnWhereItWasEnded(t *testing.T) {
@@ -37,26 +39,21 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 		{true, run.ErrNotMeasured, "starts", 3, 1}, {true, nil, "starts", 3, 0}, {true, nil, "", 3, 0},
 	} {
 		did, all := goesOn(c.resume, c.last)
-		if strings.Join(did, " ") != c.did || len(all) != c.all || all.NotMeasured() != c.missing {
-			t.Errorf("%+v: it did %v: %+v", c, did, all)
-		}
+		assert.That(t, strings.Join(did, " ") == c.did && len(all) == c.all && all.NotMeasured() == c.missing,
+			"%+v: it did %v: %+v", c, did, all)
 	}
 	// Another run does not go on from this one, and one that is not to go on begins anew.
-	if err := must.Catch(func() { openProgress[figure.Results](path, "that", true) }); err == nil ||
-		!strings.Contains(err.Error(), "another run") {
-		t.Errorf("another run: %v", err)
-	}
-	if p := openProgress[figure.Results](path, "that", false); len(p.Done) > 0 {
-		t.Errorf("a new run knows %v", p.Done)
-	}
+	err := must.Catch(func() { openProgress[figure.Results](path, "that", true) })
+	assert.That(t, err != nil && strings.Contains(err.Error(), "another run"), "another run: %v", err)
+	p := openProgress[figure.Results](path, "that", false)
+	assert.That(t, len(p.Done) == 0, "a new run knows %v", p.Done)
 }
 
 func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compare.json")
 	c := readComparison([]string{"-pairs", "3", "--allow=5", "A", "B", "vs_plain", "latency"})
-	if c.pairs != 3 || c.allow != 5 || !slices.Equal(c.builds, []string{"A", "B"}) || len(c.subjects) != 2 {
-		t.Fatalf("got %+v", c)
-	}
+	require.That(t, c.pairs == 3 && c.allow == 5 && slices.Equal(c.builds, []string{"A", "B"}) && len(c.subjects) == 2,
+		"got %+v", c)
 	var order strings.Builder
 	try := func(side int, of run.Contestant) (r run.Round) {
 		order.WriteString(sides[side])
@@ -82,21 +79,15 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 		"| `rollbackd` (vs_plain) | 40.0 | 40.0 | **1.001** | 1.001 to 1.001 | 3 | not below | 10.0 → 10.0 | 30.0 → 30.0 |",
 		"| 3 | dearer by 50.1 % |",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the table lacks %s:\n%s", want, text)
-		}
+		assert.That(t, strings.Contains(text, want), "the table lacks %s:\n%s", want, text)
 	}
-	if err == nil || !strings.HasSuffix(err.Error(), ": latency") {
-		t.Errorf("got %v, want what is not shown", err)
-	}
+	assert.That(t, err != nil && strings.HasSuffix(err.Error(), ": latency"), "got %v, want what is not shown", err)
 	c.pairs, c.subjects = 4, c.subjects[:1]
 	if text, err = compare(c, true); err != nil || order.String() != "ab"+"ba" || !strings.Contains(text, "| 4 |") {
 		t.Errorf("with one pair more %s was measured (%v):\n%s", &order, err, text)
 	}
 	for _, args := range [][]string{{}, {"A"}, {"A", "B", "nobody"}, {"-pairs", "1", "A", "B"}, {"-what", "A", "B"}} {
-		if must.Catch(func() { readComparison(args) }) == nil {
-			t.Errorf("%v is accepted", args)
-		}
+		assert.That(t, must.Catch(func() { readComparison(args) }) != nil, "%v is accepted", args)
 	}
 }
 
@@ -110,9 +101,8 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 			value, _, _ = strings.Cut(value, " ")
 			return value
 		})
-		if err != nil || s.complete != (out == ".") || s.to != out {
-			t.Errorf("%q: complete %v into %q (%v), want it in %q", env, s.complete, s.to, err, out)
-		}
+		assert.That(t, err == nil && s.complete == (out == ".") && s.to == out,
+			"%q: complete %v into %q (%v), want it in %q", env, s.complete, s.to, err, out)
 	}
 }
 
@@ -123,8 +113,7 @@ func TestAllBadSettingsAreNamed(t *testing.T) {
 	}
 	_, err := readSettings(func(name string) string { return bad[name] })
 	for name, value := range bad {
-		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
-			t.Errorf("the error does not name %s=%s: %v", name, value, err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), name) && strings.Contains(err.Error(), value),
+			"the error does not name %s=%s: %v", name, value, err)
 	}
 }

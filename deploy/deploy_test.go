@@ -48,9 +48,7 @@ func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 	rule := regexp.MustCompile(
 		`expr: sum by \(job\) \(increase\(rollbackd_contention_total\[(\w+)\]\)\) > 0\n\s+for: (\w+)`)
 	found := rule.FindStringSubmatch(text)
-	if found == nil {
-		t.Fatal("there is no alert on contention")
-	}
+	require.That(t, found != nil, "there is no alert on contention")
 	lookBack, lasts := require.Get(time.ParseDuration(found[1]))(t), require.Get(time.ParseDuration(found[2]))(t)
 	cfg := settings(t)
 	assert.AtLeast(t, lookBack, 2*slices.Max(cfg.RetryDelays), "the look back")
@@ -72,9 +70,7 @@ func TestEachAlertHasItsRunbook(t *testing.T) {
 			runbooks + strings.ToLower(alert) + "\n"} {
 			assert.Has(t, text, has, "%s lacks", alert)
 		}
-		if !sections[alert] {
-			t.Errorf("%s has no section", alert)
-		}
+		assert.That(t, sections[alert], "%s has no section", alert)
 		delete(sections, alert)
 	}
 	for section := range sections {
@@ -99,9 +95,7 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	}
 	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
 		"prometheus/alerts.yaml"), -1)
-	if len(matchers) < 5 {
-		t.Fatalf("only %d label matchers found: the pattern is wrong", len(matchers))
-	}
+	require.That(t, len(matchers) >= 5, "only %d label matchers found: the pattern is wrong", len(matchers))
 	for _, m := range matchers {
 		if !slices.Contains(known[m[1]], m[2]) {
 			t.Errorf("an alert asks for %s=%q, which does not occur", m[1], m[2])
@@ -113,9 +107,7 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 func number(t *testing.T, path, pattern string) int64 {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
-	if found == nil {
-		t.Fatalf("%s has no %s", path, pattern)
-	}
+	require.That(t, found != nil, "%s has no %s", path, pattern)
 	return require.Get(strconv.ParseInt(found[1], 10, 64))(t)
 }
 
@@ -142,14 +134,10 @@ func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
 // Given the newest version of the changelog, then the chart is of that one, and so is the image that it takes.
 func TestTheChartIsOfTheNewestVersion(t *testing.T) {
 	newest := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t, "../CHANGELOG.md"))
-	if newest == nil {
-		t.Fatal("the changelog has no version")
-	}
+	require.That(t, newest != nil, "the changelog has no version")
 	text := read(t, "helm/rollbackd/Chart.yaml")
 	for _, line := range []string{"version: " + newest[1], "appVersion: " + newest[1]} {
-		if !strings.Contains(text, "\n"+line+"\n") {
-			t.Errorf("the chart lacks %q", line)
-		}
+		assert.That(t, strings.Contains(text, "\n"+line+"\n"), "the chart lacks %q", line)
 	}
 }
 
@@ -174,12 +162,10 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 		assert.Has(t, final, want, "final stage lacks")
 	}
 	// An image without a shell can only ask with its own binary.
-	if !regexp.MustCompile(`(?m)^HEALTHCHECK .* CMD \["/usr/bin/rollbackd", "probe"\]$`).MatchString(final) {
-		t.Error("the final stage asks nobody whether the daemon is alive")
-	}
-	if _, err := os.Stat("../cmd/rollbackd/main.go"); err != nil {
-		t.Errorf("what the Dockerfile builds is not there: %v", err)
-	}
+	assert.That(t, regexp.MustCompile(`(?m)^HEALTHCHECK .* CMD \["/usr/bin/rollbackd", "probe"\]$`).MatchString(final),
+		"the final stage asks nobody whether the daemon is alive")
+	_, err := os.Stat("../cmd/rollbackd/main.go")
+	assert.That(t, err == nil, "what the Dockerfile builds is not there: %v", err)
 }
 
 func TestReadmeNamesEveryFile(t *testing.T) {

@@ -94,9 +94,8 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	want(t, "the replay", say(w.Replay("b1")), it+`applied`)
 	want(t, "a copy of what is applied", say(w.Deliver(m)), it+`duplicate`)
 	want(t, "its effect", freed(w), "b1")
-	if row := w.Row(tag, "b1"); row.Status != dedup.Success || row.Replays != 1 {
-		t.Errorf("the row is %+v, want success after one replay", row)
-	}
+	row := w.Row(tag, "b1")
+	assert.That(t, row.Status == dedup.Success && row.Replays == 1, "the row is %+v, want success after one replay", row)
 	var ends []string
 	for _, e := range w.DeliverAll(of("b3", "1"), of("b3", "2"), of("b3", "3"), of("b3", "1"), of("b3", "2")) {
 		ends = append(ends, fmt.Sprintf("%v %s", e.Outcome, e.Reason))

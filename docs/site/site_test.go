@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/docs"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -70,9 +71,7 @@ func TestTheSiteIsWholeAndEachLinkLeadsSomewhere(t *testing.T) {
 			}
 		}
 	}
-	if len(pages) < 40 || links < 1000 {
-		t.Errorf("only %d pages with %d links are there", len(pages), links)
-	}
+	assert.That(t, len(pages) >= 40 && links >= 1000, "only %d pages with %d links are there", len(pages), links)
 	var index struct {
 		Languages map[string]struct {
 			Pages int `json:"page_count"`
@@ -90,16 +89,12 @@ func TestTheSiteIsWholeAndEachLinkLeadsSomewhere(t *testing.T) {
 	require.OK(t, json.Unmarshal(docs.OpenAPI, &api))
 	for _, methods := range api.Paths {
 		for _, do := range methods {
-			if !anchors["docs/openapi.html#"+do.OperationID] {
-				t.Errorf("the API's page does not have %s", do.OperationID)
-			}
+			assert.That(t, anchors["docs/openapi.html#"+do.OperationID], "the API's page does not have %s", do.OperationID)
 		}
 	}
 	for file, has := range map[string]string{
 		"docs/life.html": "<svg", "ARCHITECTURE.html": "<svg", "docs/settings.html": "<code>ROLLBACKD_MYSQL_DSN</code>",
 	} {
-		if !strings.Contains(pages[file], has) {
-			t.Errorf("%s has no %s", file, has)
-		}
+		assert.That(t, strings.Contains(pages[file], has), "%s has no %s", file, has)
 	}
 }

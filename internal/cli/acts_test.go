@@ -33,9 +33,8 @@ func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 				t.Errorf("the acts are %+v", acts)
 			}
 			story, _, _ := runCLI(t, s.environ, "", "log", "explain", "a", "-o", "json")
-			if !strings.Contains(story, "anna, run "+discard.ID) || !strings.Contains(story, "a [31mtest order") {
-				t.Errorf("the letter's story does not name the act %s:\n%s", discard.ID, story)
-			}
+			assert.That(t, strings.Contains(story, "anna, run "+discard.ID) && strings.Contains(story, "a [31mtest order"),
+				"the letter's story does not name the act %s:\n%s", discard.ID, story)
 			s.vars = append(s.vars, "$DISCARD", discard.ID)
 		},
 	})
@@ -191,9 +190,8 @@ func TestMoveCarriesAnotherQueueOver(t *testing.T) {
 	s.vars = append(s.vars, "$OLD", old)
 	s.play("move", map[string]func(){
 		"it is in the main queue": func() {
-			if d, ok := s.broker.Get(s.queue); !ok || d.MessageId != "A-1" || d.Type != old {
-				t.Errorf("in the main queue is %+v, %v", d, ok)
-			}
+			d, ok := s.broker.Get(s.queue)
+			assert.That(t, ok && d.MessageId == "A-1" && d.Type == old, "in the main queue is %+v, %v", d, ok)
 		},
 		"what comes later follows until it is interrupted": func() {
 			stop := s.background("move", "--from", old, "--follow")

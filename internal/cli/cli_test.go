@@ -42,9 +42,7 @@ func runCLI(t *testing.T, environ []string, stdin string, args ...string) (stdou
 // stderr, exit. Missing parts are empty. -update rewrites the expected parts; the diff is to be reviewed.
 func TestGolden(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("testdata has no golden files: %v", err)
-	}
+	require.That(t, err == nil && len(paths) > 0, "testdata has no golden files: %v", err)
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
 			archive := require.Get(txtar.ParseFile(path))(t)
@@ -162,17 +160,14 @@ func TestTheLastErrorOfRunFollowsTheLogFormat(t *testing.T) {
 			_, stderr, code := runCLI(t, append(c.environ, "ROLLBACKD_LOG_FORMAT="+format), "", "run")
 			lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
 			last := lines[len(lines)-1]
-			if code != c.code || !strings.Contains(last, c.says) {
-				t.Errorf("%s, %s: exit %d, last line %s; want %d and %q", name, format, code, last, c.code, c.says)
-			}
+			assert.That(t, code == c.code && strings.Contains(last, c.says),
+				"%s, %s: exit %d, last line %s; want %d and %q", name, format, code, last, c.code, c.says)
 			if format == "text" {
 				assert.Is(t, lines[0], "consumer: warning: ROLLBACKD_LANE is no setting and has no effect; the nearest one is "+
 					"ROLLBACKD_LANES", "first")
 			}
 			for _, line := range lines {
-				if json.Valid([]byte(line)) == (format == "text") {
-					t.Errorf("%s, %s: it says %s", name, format, line)
-				}
+				assert.That(t, json.Valid([]byte(line)) != (format == "text"), "%s, %s: it says %s", name, format, line)
 			}
 		}
 	}

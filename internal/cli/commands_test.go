@@ -239,9 +239,7 @@ func theDefinitionsComeBack(t *testing.T, own *stack.Server) {
 		t.Helper()
 		args := words(t, strings.ReplaceAll(command, "definitions.json", file))
 		out, err := own.Ctl(args[1:]...)
-		if err != nil || args[0] != "rabbitmqctl" {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
+		require.That(t, err == nil && args[0] == "rabbitmqctl", "%s: %v\n%s", command, err, out)
 		return out
 	}
 	s.broker.Policy("kept", s.queue, map[string]any{"delivery-limit": 7})

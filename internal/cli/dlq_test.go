@@ -50,9 +50,8 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
 	s.reserve("A-1", 1001, 2)
 	text, stderr, code := runCLI(t, s.environ, "", "dlq", "export")
-	if code != exitDone || stderr != "consumer: exported 1 letter\n" || strings.Count(text, "\n") != 1 {
-		t.Fatalf("export: exit %d, %q, %q", code, text, stderr)
-	}
+	require.That(t, code == exitDone && stderr == "consumer: exported 1 letter\n" && strings.Count(text, "\n") == 1,
+		"export: exit %d, %q, %q", code, text, stderr)
 	stdout, stderr, code := runCLI(t, s.environ, "not json\n\n{}\n"+text, "publish", "--letters")
 	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 message to queue ") ||
 		strings.Count(stderr, "consumer: line ") != 2 {
@@ -86,9 +85,8 @@ func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 					got += letter
 				}
 			}
-			if got != tc.want && !(tc.want == "one" && len(got) == 1) {
-				t.Errorf("%s %s chose %q, want %q", command, tc.args, got, tc.want)
-			}
+			assert.That(t, got == tc.want || tc.want == "one" && len(got) == 1,
+				"%s %s chose %q, want %q", command, tc.args, got, tc.want)
 		}
 	}
 }

@@ -31,9 +31,7 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	s := newShell(t)
 	s.replace = append(s.replace, stack.Addr(t, stack.Redis(t)), "REDIS")
 	s.says("fail schema = rollbackd migrate\nfail queue = does not exist\nfail exchange = does not exist\nno permission")
-	if s.broker.Exists(s.queue) {
-		t.Error("doctor has made the queue that it missed")
-	}
+	assert.That(t, !s.broker.Exists(s.queue), "doctor has made the queue that it missed")
 	s.quietly("", "migrate")
 	assert.Is(t, s.run("", "doctor"), exitDone, "all is well, and the exit code")
 	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) +
@@ -111,9 +109,8 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	s.vars = append(s.vars, "$URL", s.broker.URL, "$AWAY", away.Through(s.broker.URL), "$ADDR", away.Addr, "$PASSWORD",
 		password)
 	s.play("doctor-rabbitmq", nil)
-	if s.broker.Depth(s.queue) != 1 || s.broker.Exists(s.queue+".retry.200ms") {
-		t.Error("doctor has changed something")
-	}
+	assert.That(t, s.broker.Depth(s.queue) == 1 && !s.broker.Exists(s.queue+".retry.200ms"),
+		"doctor has changed something")
 }
 
 // Given a log without rows, then doctor says nothing of groups, since it is new; given rows of another group, it names
@@ -201,9 +198,8 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 		require.OK(t, client.Do(ctx, command...).Err())
 	}
 	s.says("warn memory = allkeys-lru\nok lock = taken and released", "ROLLBACKD_REDIS_URL="+server.URL())
-	if n, err := client.DBSize(ctx).Result(); err != nil || n != 0 {
-		t.Errorf("doctor has left %d keys, %v", n, err)
-	}
+	n, err := client.DBSize(ctx).Result()
+	assert.That(t, err == nil && n == 0, "doctor has left %d keys, %v", n, err)
 	for _, user := range []string{"reader", "nokeys"} {
 		s.says("fail lock = NOPERM", "ROLLBACKD_REDIS_URL=redis://"+user+":pw@"+server.Addr())
 	}
@@ -236,9 +232,8 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 	s.says("ok master = "+set.Data[0].Addr()+", say 3 of 3\nok failover = 1\nok lock = taken and released",
 		setting+"&sentinel_user=app&sentinel_password=s3cret")
 	for _, admin := range admins {
-		if refused, err := admin.Do(t.Context(), "acl", "log").Slice(); err != nil || len(refused) > 0 {
-			t.Errorf("a sentinel refused something: %v, %v", refused, err)
-		}
+		refused, err := admin.Do(t.Context(), "acl", "log").Slice()
+		assert.That(t, err == nil && len(refused) == 0, "a sentinel refused something: %v, %v", refused, err)
 	}
 	s.says("warn sentinel = WRONGPASS\nno wr0ng", setting+"&sentinel_user=app&sentinel_password=wr0ng")
 	s.says("warn sentinel "+set.Sentinels[0].Addr()+" = no master of that name",

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -79,9 +80,8 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 		"pause --why test --for 1m", "resume", "reconcile --limit 5", "migrate", "migrate --status",
 		takeOver, takeOver + " --last-pass",
 	} {
-		if code := s.run("", strings.Fields(args)...); code == exitUsage {
-			t.Errorf("%s: exit %d", args, code)
-		}
+		code := s.run("", strings.Fields(args)...)
+		assert.That(t, code != exitUsage, "%s: exit %d", args, code)
 	}
 	s.eventually(1, done)
 	// and by pages and programs
@@ -111,9 +111,8 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 		}
 	}
 	t.Logf("%d statements, %d kinds of pages", looked, len(seen))
-	if looked < 80 || len(seen) < 30 {
-		t.Errorf("%d statements and %d kinds of pages: the test looks at nothing", looked, len(seen))
-	}
+	assert.That(t, looked >= 80 && len(seen) >= 30,
+		"%d statements and %d kinds of pages: the test looks at nothing", looked, len(seen))
 }
 
 var links = regexp.MustCompile(`href="(/[^"#]*)`)

@@ -146,9 +146,8 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 				"3    -- "},
 		"next kinds": {operator.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
 	} {
-		if got := tc.f.Cure("x", now); !strings.HasPrefix(got, tc.want) {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		got := tc.f.Cure("x", now)
+		assert.That(t, strings.HasPrefix(got, tc.want), "%s: %q, want %q", name, got, tc.want)
 	}
 	for _, kind := range operator.FindingKinds() {
 		if f := (operator.Finding{Kind: kind}); kind.Means() == "" || strings.Contains(f.Cure("x", now), "log explain") {
@@ -227,9 +226,8 @@ func TestWhatShouldHaveComeIsReadInPieces(t *testing.T) {
 		}
 		stdout, stderr, code := runCLI(t, s.environ, "", "reconcile", "--expected", s.selects(text), "--limit", "2")
 		if tc.says != "" {
-			if code == exitDone || !strings.Contains(stderr, tc.says) {
-				t.Errorf("%s: exit %d, %s%s; want %q", name, code, stdout, stderr, tc.says)
-			}
+			assert.That(t, code != exitDone && strings.Contains(stderr, tc.says),
+				"%s: exit %d, %s%s; want %q", name, code, stdout, stderr, tc.says)
 			continue
 		}
 		if !strings.Contains(stdout, "\n2500") || code != exitFailed || strings.Count(stdout, "\nnot_seen  t") != 2 {

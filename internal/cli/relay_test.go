@@ -262,9 +262,8 @@ func TestARelayKilledAtAnyMomentLosesNothing(t *testing.T) {
 				for key, times := range copies {
 					assert.AtMost(t, times, 2, "%s came times", key)
 				}
-				if len(copies) != n || sum < want || sum > most {
-					t.Errorf("%d messages came, %d of %d different ones; want %d to %d in all", sum, len(copies), n, want, most)
-				}
+				assert.That(t, len(copies) == n && sum >= want && sum <= most,
+					"%d messages came, %d of %d different ones; want %d to %d in all", sum, len(copies), n, want, most)
 			})
 		}
 	}

@@ -209,9 +209,8 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 1")
 	s.exec("DELETE FROM consumer_log WHERE msg_key = 'A-1'")
 	_, stderr, code := runCLI(t, person.environ, "", "reconcile")
-	if code != exitFailed || stderr != "consumer: disagreements: 1\n" {
-		t.Errorf("reconcile: exit %d, %q; want 1, because a row is gone", code, stderr)
-	}
+	assert.That(t, code == exitFailed && stderr == "consumer: disagreements: 1\n",
+		"reconcile: exit %d, %q; want 1, because a row is gone", code, stderr)
 	person.do("", "reconcile", "--adopt")
 	s.broker.Purge(s.queue + ".dead")
 	person.do("", "reconcile", "--republish")
@@ -239,9 +238,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 
 	log := require.Get(admin.ACLLog(t.Context(), 1000).Result())(t)
 	for _, entry := range log {
-		if slices.Contains(accounts, entry.Username) {
-			t.Errorf("redis refused something: %+v", entry)
-		}
+		assert.That(t, !slices.Contains(accounts, entry.Username), "redis refused something: %+v", entry)
 	}
 }
 
@@ -287,9 +284,8 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 				changes()
 			}
 		}
-		if _, stderr, code := end(); code != exitDone {
-			t.Errorf("%s: exit %d\n%s", command, code, stderr)
-		}
+		_, stderr, code := end()
+		assert.That(t, code == exitDone, "%s: exit %d\n%s", command, code, stderr)
 	}
 }
 
@@ -393,9 +389,8 @@ func theAccountFilesAreAllThatServersNeed(t *testing.T, rabbit *stack.Server) {
 	require.OK(t, client.Do(t.Context(), "ACL", "LOAD").Err())
 	nameless := redis.NewClient(&redis.Options{Addr: cache.Addr()})
 	defer nameless.Close()
-	if err := nameless.Ping(t.Context()).Err(); err == nil {
-		t.Error("redis answers whoever names no account")
-	}
+	err := nameless.Ping(t.Context()).Err()
+	assert.That(t, err != nil, "redis answers whoever names no account")
 	// when: MySQL, in two steps
 	admin := require.Get(mysql.ParseDSN(db.URL()))(t)
 	admin.MultiStatements = true

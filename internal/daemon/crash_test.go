@@ -96,9 +96,8 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	w.eventually("all messages ended", func() bool {
 		select {
 		case <-daemon.Exited():
-			if code, _ := daemon.Wait(context.Background()); code != crashCode {
-				t.Fatalf("the daemon exited with %d, want %d, the code of the poison", code, crashCode)
-			}
+			code, _ := daemon.Wait(context.Background())
+			require.That(t, code == crashCode, "the daemon exited with %d, want %d, the code of the poison", code, crashCode)
 			crashes++
 			t.Logf("crash %d: %d of %d applied", crashes, w.rows(dedup.Success), len(orders))
 			daemon = w.child(childEnv + "=" + poison.Key())

@@ -184,9 +184,8 @@ func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // the webhook would wait for ten seconds
 	defer cancel()
-	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
-		t.Errorf("the daemon ended with %d (%v), want 0 at once", code, err)
-	}
+	code, err := daemon.Stop(ctx)
+	assert.That(t, err == nil && code == 0, "the daemon ended with %d (%v), want 0 at once", code, err)
 	w.judge(oracle.Allowance{})
 }
 

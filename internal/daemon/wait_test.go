@@ -43,9 +43,7 @@ type readiness struct {
 func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
 	w.t.Helper()
 	status, body, err := daemon.Get(w.t.Context(), "/readyz")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.OK(w.t, err)
 	if err := json.Unmarshal([]byte(body), &r); err != nil {
 		w.t.Fatalf("/readyz says %q: %v", body, err)
 	}

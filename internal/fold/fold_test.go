@@ -25,9 +25,8 @@ func (l *lines) all(t *testing.T) (all []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
 		one := map[string]any{}
-		if err := json.Unmarshal([]byte(line), &one); err != nil {
-			t.Fatalf("%v in %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &one)
+		require.That(t, err == nil, "%v in %s", err, line)
 		all = append(all, one)
 	}
 	return all

@@ -79,9 +79,8 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 		len(told.Unseen) == 0 {
 		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)
 	}
-	if _, err := (operator.Lookup{Records: w.Records, Group: group}).OfOrder(t.Context(), "A"); err == nil {
-		t.Error("without the stock tables there is no order, and no error says so")
-	}
+	_, err := (operator.Lookup{Records: w.Records, Group: group}).OfOrder(t.Context(), "A")
+	assert.That(t, err != nil, "without the stock tables there is no order, and no error says so")
 }
 
 // Given a message that moves from one status to another just while its key is looked for, status by status, and so is

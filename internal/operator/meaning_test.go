@@ -57,9 +57,8 @@ func TestEveryStateOfARowAndEveryReasonHasAMeaning(t *testing.T) {
 		dead := row(dedup.Dead, 5)
 		dead.Reason = reason
 		means, _ := operator.Meaning(dead, names)
-		if other, ok := seen[means]; ok {
-			t.Errorf("%s means the same as %s: %q", reason, other, means)
-		}
+		other, ok := seen[means]
+		assert.That(t, !ok, "%s means the same as %s: %q", reason, other, means)
 		seen[means] = reason
 	}
 }

@@ -48,22 +48,16 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 	}
 	for _, f := range all.Findings {
 		by, risk := f.Repair()
-		if by == operator.NoRepair || risk != "" {
-			t.Fatalf("%s %s: repair %q, risk %q", f.Kind, f.Key, by, risk)
-		}
+		require.That(t, by != operator.NoRepair && risk == "", "%s %s: repair %q, risk %q", f.Kind, f.Key, by, risk)
 		o := w.options(operator.Bounds{})
 		o.By = "ann, run 1"
 		done, err := o.Mend(t.Context(), f)
-		if err != nil || !done.Mended {
-			t.Errorf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
-		}
+		assert.That(t, err == nil && done.Mended, "%s %s: %+v, %v", f.Kind, f.Key, done, err)
 		delete(left, f.Key)
 		now := w.compare(operator.Bounds{})
 		assert.Is(t, len(now.Findings), len(left), "after %s %s there findings", f.Kind, f.Key)
 		for _, other := range now.Findings {
-			if !left[other.Key] {
-				t.Errorf("after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
-			}
+			assert.That(t, left[other.Key], "after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
 		}
 		if f.Kind == operator.DeadWithoutLetter { // a daemon has begun it meanwhile
 			w.Exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = ?", f.Key)
@@ -91,22 +85,19 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 	w := newWorld(t).purged(names("k", 30)...)
 	r := w.compare(operator.Bounds{Findings: 10})
-	if len(r.Findings) != 10 || r.More[operator.DeadWithoutLetter] != 20 {
-		t.Errorf("%d findings and %v more", len(r.Findings), r.More)
-	}
+	assert.That(t, len(r.Findings) == 10 && r.More[operator.DeadWithoutLetter] == 20,
+		"%d findings and %v more", len(r.Findings), r.More)
 	w.dead("no", names("letter", 6)...)
 	r = w.compare(operator.Bounds{Letters: 5})
-	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
-		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
-	}
+	assert.That(t, len(r.Findings) == 0 && len(r.Unclear) == 1 && strings.Contains(r.Unclear[0], "over 5 letters"),
+		"%d findings, unclear %q", len(r.Findings), r.Unclear)
 	assert.Is(t, w.Broker.Depth(rabbit.DeadQueue(w.Queue)), 6, "letters are left")
 	for _, order := range names("order", 1500) {
 		w.reservation(order, 1, 2, order, time.Hour) // each released by a message that the log does not know
 	}
 	r = w.compare(operator.Bounds{Letters: 5, Time: time.Nanosecond})
-	if r.Reservations != 1000 || len(r.Unclear) != 2 || len(r.Findings) == 0 {
-		t.Errorf("%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
-	}
+	assert.That(t, r.Reservations == 1000 && len(r.Unclear) == 2 && len(r.Findings) > 0,
+		"%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
 	w.Hold(4)
 	r = w.run(func(o *operator.Reconciliation) { o.OrderOf, o.Republish = nil, true })
 	w.wantFound(r)
@@ -158,9 +149,8 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
 		}))(t)
 	}
-	if done, err := o.Mend(t.Context(), found); err != nil || !done.Mended || done.Failure != "" {
-		t.Errorf("%+v, %v", done, err)
-	}
+	done, err := o.Mend(t.Context(), found)
+	assert.That(t, err == nil && done.Mended && done.Failure == "", "%+v, %v", done, err)
 	assert.Is(t, w.Broker.Depth(w.Queue), 1, "messages are sent")
 	row := w.Row("purged")
 	assert.Is(t, fmt.Sprint(row.Status, row.Replays), "failed 3", "the row, replayed")

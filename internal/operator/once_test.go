@@ -34,9 +34,8 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	// when the lease is over and the request comes again
 	w.Exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
 	second, answer, err := w.newDesk().Begin(t.Context(), anna, r)
-	if err != nil || answer != nil || second.ActID != first.ActID {
-		t.Fatalf("taken up: %+v, %+v, %v; want act %s", second, answer, err, first.ActID)
-	}
+	require.That(t, err == nil && answer == nil && second.ActID == first.ActID,
+		"taken up: %+v, %+v, %v; want act %s", second, answer, err, first.ActID)
 	assert.Is(t, require.Get(w.desk.Start(t.Context(), anna, ask))(t).ID, first.ActID, "started again")
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_act"), 1, "acts")
 	// the first one's answer comes too late to be kept
@@ -52,9 +51,7 @@ func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 	o := require.First(w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}))(w.T)
 	for range 3 {
 		p, err := w.desk.Pause(t.Context(), anna, operator.PauseRequest{ID: o.ActID, Why: "a test", Seconds: 60})
-		if err != nil || p.ID != o.ActID {
-			t.Errorf("%+v, %v", p, err)
-		}
+		assert.That(t, err == nil && p.ID == o.ActID, "%+v, %v", p, err)
 	}
 	_, err := w.desk.Pause(t.Context(), bert, operator.PauseRequest{Why: "another"})
 	assert.Error(t, err, dedup.ErrPaused, "another pause")
@@ -141,9 +138,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 	}
 	for name, bad := range bad {
 		o, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: bad, Issued: true})
-		if o != nil || !errors.Is(err, operator.ErrNotIssued) {
-			t.Errorf("%s: %v, %v", name, o, err)
-		}
+		assert.That(t, o == nil && errors.Is(err, operator.ErrNotIssued), "%s: %v, %v", name, o, err)
 	}
 	_, _, err := w.desk.Begin(t.Context(), bert, operator.OnceRequest{Name: token, Issued: true})
 	assert.Error(t, err, operator.ErrNotIssued, "given to another person")

@@ -78,9 +78,7 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 	linked := slices.ContainsFunc(spans.GetSpans(), func(s tracetest.SpanStub) bool {
 		return slices.ContainsFunc(s.Links, func(l sdk.Link) bool { return l.SpanContext.TraceID() == span.TraceID() })
 	})
-	if !linked {
-		t.Error("no span is linked to the one in which the message was put")
-	}
+	assert.That(t, linked, "no span is linked to the one in which the message was put")
 }
 
 // park makes the messages with these keys parked since then.
@@ -116,9 +114,8 @@ func TestWhatIsDoneToTheOutboxIsOnRecord(t *testing.T) {
 	w.park(2*time.Hour, "old")
 	w.Must(desk.PruneOutbox(t.Context()))
 	acts := w.acts(operator.ActFilter{Kind: operator.KindOutboxDrop})
-	if len(acts) != 1 || acts[0].Actor != "retention" || acts[0].Result.Deleted != 1 {
-		t.Errorf("the record says %+v", acts)
-	}
+	assert.That(t, len(acts) == 1 && acts[0].Actor == "retention" && acts[0].Result.Deleted == 1,
+		"the record says %+v", acts)
 	a := ask(operator.OutboxRequest{Kind: operator.KindOutboxDrop, Why: "a test", All: true}, "2 deleted")
 	assert.Has(t, string(a.Result.Report), `"key":"B"`, "what was dropped")
 	for _, bad := range []operator.OutboxRequest{

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -84,10 +85,8 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 		})
 	}
 	a := w.ends(own)
-	if a.State != operator.Failed || !strings.Contains(a.Error, "its process was killed") || a.Ended.IsZero() {
-		t.Errorf("afterwards %+v", a)
-	}
-	if failed := w.acts(operator.ActFilter{State: operator.Failed}); len(failed) != 1 || failed[0].ID != own {
-		t.Errorf("failed acts %+v", failed)
-	}
+	assert.That(t, a.State == operator.Failed && strings.Contains(a.Error, "its process was killed") && !a.Ended.IsZero(),
+		"afterwards %+v", a)
+	failed := w.acts(operator.ActFilter{State: operator.Failed})
+	assert.That(t, len(failed) == 1 && failed[0].ID == own, "failed acts %+v", failed)
 }

@@ -150,9 +150,7 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	})
 	w.Must(tx.Commit())
 	r := <-done
-	if r.Open() != 1 || r.Findings[0].Failure == "" {
-		t.Errorf("%+v; want it left, and why", r.Findings)
-	}
+	assert.That(t, r.Open() == 1 && r.Findings[0].Failure != "", "%+v; want it left, and why", r.Findings)
 	assert.Is(t, w.Row("gone too").Status, dedup.Absent, "row")
 }
 

@@ -71,9 +71,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	a := w.ends(w.rehearse(all).ID)
 
 	got := a.Rehearsed()
-	if a.State != operator.Done || got == nil {
-		t.Fatalf("it is %s: %s", a.State, a.Error)
-	}
+	require.That(t, a.State == operator.Done && got != nil, "it is %s: %s", a.State, a.Error)
 	want := &operator.Rehearsal{Letters: 252, Moved: 1, Parked: 1, Groups: []operator.RehearsalGroup{
 		{Outcome: deadletter.WouldFail, Count: 25, Error: `order "k-00247" is gone`},
 		{Outcome: deadletter.NotRehearsed, Count: 1,
@@ -82,9 +80,7 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 		{Outcome: deadletter.WouldApply, Count: 200, Changed: map[string]int64{"stock": 400, "seen": 0}},
 	}}
 	for _, g := range got.Groups {
-		if len(g.First) != min(5, g.Count) {
-			t.Errorf("of %d letters %v are named", g.Count, g.First)
-		}
+		assert.That(t, len(g.First) == min(5, g.Count), "of %d letters %v are named", g.Count, g.First)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(operator.RehearsalGroup{}),
 		cmpopts.IgnoreFields(operator.RehearsalGroup{}, "First")); diff != "" {

@@ -21,9 +21,8 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	w.consumes(nil)
 	// given a preview of one group of errors
 	p := w.preview(operator.KindReplay, deadletter.Filter{Fingerprint: deadletter.Fingerprint("sku 4 is locked")})
-	if p.Matched != 450 || p.More || p.Totals[deadletter.VerdictAct] != 50 || len(p.Letters) != 50 {
-		t.Errorf("the preview has %d letters, more %v, totals %v", p.Matched, p.More, p.Totals)
-	}
+	assert.That(t, p.Matched == 450 && !p.More && p.Totals[deadletter.VerdictAct] == 50 && len(p.Letters) == 50,
+		"the preview has %d letters, more %v, totals %v", p.Matched, p.More, p.Totals)
 	// when more of them die before the click
 	w.dead("sku 18 is locked", names("late", 20)...)
 	w.Exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) WHERE msg_key LIKE 'late-%'")
@@ -118,9 +117,8 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"), a.Result.Replayed,
 		"rows are replayed, the act says")
 	w.WantQueues(0, 400-a.Result.Replayed)
-	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil && !errors.Is(err, operator.ErrEnded) {
-		t.Errorf("stopped again: %v", err)
-	}
+	_, err := w.desk.Stop(t.Context(), bert, a.ID)
+	assert.That(t, err == nil || errors.Is(err, operator.ErrEnded), "stopped again: %v", err)
 }
 
 func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
@@ -152,13 +150,10 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w.WantQueues(0, 31)
 	// when all are replayed, then parked ones stay and are counted by reason
 	p := w.preview(operator.KindReplay, all)
-	if p.Matched != 31 || p.Parked != 2 || p.Totals[deadletter.VerdictParked] != 2 {
-		t.Errorf("%+v", p)
-	}
+	assert.That(t, p.Matched == 31 && p.Parked == 2 && p.Totals[deadletter.VerdictParked] == 2, "%+v", p)
 	r := w.ends(w.start(operator.Request{Filter: all}).ID)
-	if r.Result.Replayed != 29 || r.Result.LeftBy[deadletter.WhyParked] != 2 || len(r.Result.Left) != 2 {
-		t.Errorf("%+v", r.Result)
-	}
+	assert.That(t, r.Result.Replayed == 29 && r.Result.LeftBy[deadletter.WhyParked] == 2 && len(r.Result.Left) == 2,
+		"%+v", r.Result)
 	// and the preview by key says of each what it would come to
 	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'a-00005'")
 	byKey := w.preview(operator.KindReplay, deadletter.Filter{Keys: []string{"a-00001", "a-00004", "a-00005", "order-a",

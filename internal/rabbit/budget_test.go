@@ -94,9 +94,7 @@ func TestAWindowThatFillsDuringABatchGrows(t *testing.T) {
 	require.OK(t, s.AckAll(tags))
 
 	// then another consumer follows, with a window for all
-	if !rabbit.Retired(s) {
-		t.Fatal("the consumer with the small window goes on")
-	}
+	require.That(t, rabbit.Retired(s), "the consumer with the small window goes on")
 	collect(t, s, 10*int(window))
 	if rabbit.Window(s) <= 2*int(window) {
 		t.Errorf("the window is %d, was %d", rabbit.Window(s), window)
@@ -172,16 +170,10 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 		if errors.Is(err, rabbit.ErrNoRoom) {
 			break
 		}
-		if err != nil {
-			t.Fatalf("after %d deliveries: %v, want ErrNoRoom", len(held), err)
-		}
-		if !s.HasRoom() && len(got) == 0 {
-			t.Fatal("Collect waited although there was no room")
-		}
+		require.That(t, err == nil, "after %d deliveries: %v, want ErrNoRoom", len(held), err)
+		require.That(t, s.HasRoom() || len(got) > 0, "Collect waited although there was no room")
 	}
-	if s.HasRoom() {
-		t.Error("it says that it has room")
-	}
+	assert.That(t, !s.HasRoom(), "it says that it has room")
 	poll.Until(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
 	assert.Is(t, rabbit.Shed(s), 0, "deliveries are yet to be given back")
 	assert.That(t, rabbit.Retired(neighbour), "the neighbour's wide window goes on")
@@ -189,9 +181,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 		t.Errorf("asked again: %v, want ErrNoRoom", err)
 	}
 	require.OK(t, s.Ack(held[len(held)-1].Tag, true))
-	if !s.HasRoom() {
-		t.Error("nothing is in hand, and it says that it has no room")
-	}
+	assert.That(t, s.HasRoom(), "nothing is in hand, and it says that it has no room")
 	var last uint64
 	for more := 0; ; more += len(held) {
 		var err error

@@ -64,9 +64,7 @@ func saysWithoutSecret(t *testing.T, err error, words ...string) {
 	for _, word := range words {
 		assert.Has(t, fmt.Sprint(err), word, "the error")
 	}
-	if err == nil || strings.Contains(err.Error(), secret) {
-		t.Errorf("%v; want an error without the password", err)
-	}
+	assert.That(t, err != nil && !strings.Contains(err.Error(), secret), "%v; want an error without the password", err)
 }
 
 func TestConnectionBearsItsName(t *testing.T) {
@@ -113,10 +111,9 @@ func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authorit
 	b := server.Broker(t)
 	u := require.Get(url.Parse(b.URL))(t)
 	u.Scheme, u.Host = "amqps", server.TLSAddr()
-	if _, err := rabbit.Dial(t.Context(), config(u.String())); err == nil ||
-		!strings.Contains(err.Error(), "certificate") {
-		t.Errorf("Dial without the certificate's authority = %v", err)
-	}
+	_, err := rabbit.Dial(t.Context(), config(u.String()))
+	assert.That(t, err != nil && strings.Contains(err.Error(), "certificate"),
+		"Dial without the certificate's authority = %v", err)
 	u.RawQuery = url.Values{"cacertfile": {authority}, "heartbeat": {"5"}}.Encode()
 	c := dial(t, u.String())
 	q := b.Name("main")
@@ -124,9 +121,8 @@ func theWalkerSeesPlainTextUnderTLS(t *testing.T, server *stack.Server, authorit
 	b.Publish("", q, stack.Message{MessageId: "id", Headers: stack.UnreadableHeaders("m")[0].Table, Body: []byte("b")})
 	publishN(t, publisher(t, config(u.String())), q, 1)
 	got := collect(t, consume(t, c, q, 10), 2)
-	if _, ok := rabbit.ReadUnreadable(got[0].Headers); !ok || got[0].MessageID != "id" || got[1].MessageID != "0" {
-		t.Errorf("over TLS came %+v", got)
-	}
+	_, ok := rabbit.ReadUnreadable(got[0].Headers)
+	assert.That(t, ok && got[0].MessageID == "id" && got[1].MessageID == "0", "over TLS came %+v", got)
 }
 
 // A session that ends on a write must count like one that ends on a read: else the delivery that cuts connections is
@@ -150,9 +146,8 @@ func TestTheEndOfAConnectionIsToldWhoeverMeetsIt(t *testing.T) {
 			err := rabbit.TranslateOpen(tc.err)
 			assert.Is(t, rabbit.IsBroken(err), tc.broken, "IsBroken(%v)", err)
 			if tc.broken && !errors.Is(err, rabbit.ErrClosed) {
-				if _, ok := errors.AsType[*rabbit.BrokerError](err); !ok {
-					t.Errorf("%v is neither ErrClosed nor the broker's reason", err)
-				}
+				_, ok := errors.AsType[*rabbit.BrokerError](err)
+				assert.That(t, ok, "%v is neither ErrClosed nor the broker's reason", err)
 			}
 		})
 	}

@@ -48,9 +48,7 @@ func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 	}, map[int]error{1: rabbit.ErrUnroutable, 3: rabbit.ErrUnsendable, 4: rabbit.ErrUnsendable, 5: rabbit.ErrUnsendable,
 		6: rabbit.ErrUnsendable, 8: rabbit.ErrNacked, 10: rabbit.ErrUnroutable})
 	assert.Is(t, b.Depth(q), 3, "messages arrived")
-	if len(p.Publish(t.Context(), nil)) != 0 {
-		t.Error("an empty batch has verdicts")
-	}
+	assert.That(t, len(p.Publish(t.Context(), nil)) == 0, "an empty batch has verdicts")
 	cause := errors.New("time to stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
@@ -185,9 +183,7 @@ func aFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T, s *stack.Server)
 			big.Body = make([]byte, 100_000)
 			// More than all socket buffers hold: the writer itself gets stuck.
 			for _, err := range p.Publish(t.Context(), slices.Repeat([]rabbit.Publishing{big}, 200)) {
-				if err == nil {
-					t.Error("a frozen broker confirmed")
-				}
+				assert.That(t, err != nil, "a frozen broker confirmed")
 			}
 		})
 	}
@@ -234,9 +230,8 @@ func aMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T, s *stack.Server) {
 		}
 		return err != nil
 	})
-	if !errors.Is(err, rabbit.ErrUnconfirmed) || !strings.Contains(err.Error(), "low on memory") {
-		t.Errorf("Publish under a memory alarm: %v", err)
-	}
+	assert.That(t, errors.Is(err, rabbit.ErrUnconfirmed) && strings.Contains(err.Error(), "low on memory"),
+		"Publish under a memory alarm: %v", err)
 	taken := collect(t, sub, arrived)
 	assert.OK(t, sub.Ack(taken[len(taken)-1].Tag, true), "ack on the consuming connection:")
 	poll.Until(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })

@@ -84,9 +84,7 @@ func FuzzShedder(f *testing.F) {
 		w := newWalker(bytes.NewReader(append(bytes.Clone(in), tail...)))
 		w.agreed(largestFrame)
 		for ch, l := range ledgers {
-			if !w.watch(consumers[ch], l) {
-				t.Fatal("the consumer tag is taken")
-			}
+			require.That(t, w.watch(consumers[ch], l), "the consumer tag is taken")
 		}
 		got := readAll(t, w, max(1, int(step)))
 		var want []byte
@@ -107,9 +105,7 @@ func FuzzShedder(f *testing.F) {
 			}
 			want = append(want, p.bytes...)
 		}
-		if !bytes.HasPrefix(got, want) {
-			t.Fatalf("got  %x\nwant %x", got, want)
-		}
+		require.That(t, bytes.HasPrefix(got, want), "got  %x\nwant %x", got, want)
 		for ch, l := range ledgers {
 			sum, large := int64(0), 0
 			for tag, weight := range weights[ch] {
@@ -121,9 +117,8 @@ func FuzzShedder(f *testing.F) {
 					sum += weight
 				}
 			}
-			if sum > l.budget.share || large > 1 {
-				t.Fatalf("%d bytes and %d larger ones were let through, want a share of %d and one", sum, large, share)
-			}
+			require.That(t, sum <= l.budget.share && large <= 1,
+				"%d bytes and %d larger ones were let through, want a share of %d and one", sum, large, share)
 		}
 	})
 }
@@ -159,9 +154,8 @@ func TestLedgerAgreesWithASetOfTags(t *testing.T) {
 			}
 			tag, multiple := r.Uint64N(last+3), r.IntN(4) == 0
 			n, err := l.settle(tag, multiple)
-			if open[tag] != (err == nil) || err != nil && !errors.Is(err, ErrNotOutstanding) {
-				t.Fatalf("settle %d (multiple %v) of %v = %v", tag, multiple, open, err)
-			}
+			require.That(t, open[tag] == (err == nil) && (err == nil || errors.Is(err, ErrNotOutstanding)),
+				"settle %d (multiple %v) of %v = %v", tag, multiple, open, err)
 			before := len(open)
 			maps.DeleteFunc(open, func(k uint64, _ bool) bool { return err == nil && (k == tag || multiple && k < tag) })
 			require.Is(t, int(n), before-len(open), "settle %d (multiple %v) settled %d", tag, multiple, n)
@@ -176,9 +170,8 @@ func TestLedgerStaysSmallBehindADeliveryThatIsHeld(t *testing.T) {
 	l.admit(1, 1)
 	for tag := uint64(2); tag < 10_000; tag++ {
 		l.admit(tag, 1)
-		if _, err := l.settle(tag, false); !errors.Is(err, ErrNotOutstanding) {
-			t.Fatalf("settling what is not handed out: %v", err)
-		}
+		_, err := l.settle(tag, false)
+		require.That(t, errors.Is(err, ErrNotOutstanding), "settling what is not handed out: %v", err)
 		l.hand(tag)
 		require.Get(l.settle(tag, false))(t)
 	}

@@ -35,15 +35,12 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 	})
 	declare(t, c, topo)
 	for _, q := range topo.Queues() {
-		if !b.Exists(q) {
-			t.Errorf("queue %s is missing", q)
-		}
+		assert.That(t, b.Exists(q), "queue %s is missing", q)
 	}
 	found := require.Get(rabbit.Inspect(t.Context(), c, topo))(t)
 	for _, one := range found {
-		if one.Err != nil || one.Missing || one.Taken != (one.Queue == topo.Queue) || one.Queue == "" {
-			t.Errorf("inspected %+v", one)
-		}
+		assert.That(t, one.Err == nil && !one.Missing && one.Taken == (one.Queue == topo.Queue) && one.Queue != "",
+			"inspected %+v", one)
 	}
 	assert.Is(t, len(require.Get(rabbit.Missing(t.Context(), c, topo))(t)), 0, "missing")
 }
@@ -69,12 +66,9 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 		b.Publish("", topo.Queue, stack.Message{Body: []byte("b")})
 		for range 2 {
 			err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo)
-			if errors.Is(err, rabbit.ErrClassic) != tt.classic || !tt.classic && err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if tt.classic && !strings.Contains(fmt.Sprint(err), "rollbackd move") {
-				t.Errorf("%v does not say what to do", err)
-			}
+			assert.That(t, errors.Is(err, rabbit.ErrClassic) == tt.classic && (tt.classic || err == nil), "%s: %v", name, err)
+			assert.That(t, !tt.classic || strings.Contains(fmt.Sprint(err), "rollbackd move"),
+				"%v does not say what to do", err)
 		}
 		poll.Until(t, name+": its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
 	}
@@ -92,9 +86,8 @@ func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) 
 	c := dial(t, b.URL)
 	declare(t, c, topo)
 	before, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
-	if err != nil || !before.Seen || len(before.Flaws) != 5 {
-		t.Errorf("without a policy: %+v, %v; want five things missing", before, err)
-	}
+	assert.That(t, err == nil && before.Seen && len(before.Flaws) == 5,
+		"without a policy: %+v, %v; want five things missing", before, err)
 	words := require.Get(exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output())(t)
 	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
 	if out, err := server.Ctl(args[1:]...); err != nil {
@@ -154,9 +147,7 @@ func TestFlawsOfAMainQueueThatIsTakenAsItIs(t *testing.T) {
 			}
 		}
 		flaws := topo.Flaws(rabbit.QueueFacts{Type: tt.kind, Arguments: tt.argument, Policy: policy})
-		if !slices.EqualFunc(flaws, tt.want, strings.Contains) {
-			t.Errorf("%s: %q, want %q", name, flaws, tt.want)
-		}
+		assert.That(t, slices.EqualFunc(flaws, tt.want, strings.Contains), "%s: %q, want %q", name, flaws, tt.want)
 	}
 }
 
@@ -202,20 +193,17 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 	} {
 		status, body = tt.status, tt.body
 		_, err := rabbit.AskManagement(t.Context(), u.String(), "/a b", "q/1", nil)
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%d %s: %v; want an error with %q and no password", tt.status, tt.body, err, tt.says)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), tt.says) && !strings.Contains(err.Error(), "hunter2"),
+			"%d %s: %v; want an error with %q and no password", tt.status, tt.body, err, tt.says)
 	}
 	assert.Is(t, asked, "/prefix/api/queues/%2Fa%20b/q%2F1 us/er hunter2?", "asked")
 	status, body = 200, `{"type":"quorum","arguments":{"x-queue-type":"quorum"},"effective_policy_definition":[]}`
 	facts, err := rabbit.AskManagement(t.Context(), u.String(), "/", "q", nil)
-	if text, _ := json.Marshal(facts); err != nil || facts.Type != "quorum" || len(facts.Policy) != 0 {
-		t.Errorf("%s, %v", text, err)
-	}
+	text, _ := json.Marshal(facts)
+	assert.That(t, err == nil && facts.Type == "quorum" && len(facts.Policy) == 0, "%s, %v", text, err)
 	for _, bad := range []string{"http://u:hunter2@127.0.0.1:1", "http://u:hunter2%@h"} {
 		_, err := rabbit.AskManagement(t.Context(), bad, "/", "q", nil)
-		if err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%v; want an error without the password", err)
-		}
+		assert.That(t, err != nil && !strings.Contains(err.Error(), "hunter2"),
+			"%v; want an error without the password", err)
 	}
 }

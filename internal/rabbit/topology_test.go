@@ -35,9 +35,8 @@ func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
 	} {
 		assert.Is(t, rabbit.RetryQueue("q", d), want, "RetryQueue(%v)", d)
 	}
-	if rabbit.DeadQueue("q") != "q.dead" || rabbit.BackstopQueue("q") != "q.backstop" {
-		t.Error("names of the dead-letter queue and the backstop")
-	}
+	assert.That(t, rabbit.DeadQueue("q") == "q.dead" && rabbit.BackstopQueue("q") == "q.backstop",
+		"names of the dead-letter queue and the backstop")
 }
 
 func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
@@ -58,9 +57,7 @@ func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
 	} {
 		c := good
 		spoil(&c)
-		if c.Validate() == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		assert.That(t, c.Validate() != nil, "%s: accepted", name)
 	}
 }
 
@@ -177,15 +174,12 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 		for _, one := range all {
 			found[one.Queue] = one // the exchange under ""
 		}
-		if len(all) != 1+len(topo.Queues()) || len(found) != len(all) {
-			t.Fatalf("%+v; want the exchange and every queue once", all)
-		}
+		require.That(t, len(all) == 1+len(topo.Queues()) && len(found) == len(all),
+			"%+v; want the exchange and every queue once", all)
 		return found
 	}
 	for what, one := range inspect() {
-		if !one.Missing || one.Err != nil {
-			t.Errorf("%q: %+v; want it missing", what, one)
-		}
+		assert.That(t, one.Missing && one.Err == nil, "%q: %+v; want it missing", what, one)
 	}
 	missing := func(want int) {
 		t.Helper()

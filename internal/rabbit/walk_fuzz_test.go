@@ -62,9 +62,8 @@ func FuzzWalker(f *testing.F) {
 		}
 		l := &ledger{}
 		read := deliver(t, append(message, next...), 2, l)
-		if len(read) != 2 || string(read[0].Body) != "x" || string(read[1].Body) != "y" {
-			t.Fatalf("the client did not read what the walker handed on: %v", read)
-		}
+		require.That(t, len(read) == 2 && string(read[0].Body) == "x" && string(read[1].Body) == "y",
+			"the client did not read what the walker handed on: %v", read)
 		got, headers := read[0], l.take(1).headers
 		mark, marked := ReadUnreadable(headers)
 		id := string(property(payload, 1<<7, 1))
@@ -101,9 +100,8 @@ func TestFramesThatComeInPiecesGoByAsTheyAre(t *testing.T) {
 		full := &ledger{budget: NewBudget(1, 1)}
 		full.admit(1, 1<<20)
 		w.watch(name, full)
-		if got := readAll(t, w, 4096); !bytes.Equal(got, stream) {
-			t.Fatalf("cut at %d: the client reads %x, want %x", cut, got, stream)
-		}
+		got := readAll(t, w, 4096)
+		require.That(t, bytes.Equal(got, stream), "cut at %d: the client reads %x, want %x", cut, got, stream)
 	}
 }
 
@@ -145,9 +143,8 @@ func TestWhatTheBrokerAddsIsReadBesideWhatFillsAFrame(t *testing.T) {
 		"x-last-death-queue": Table{"x": []byte("ab"), "d": 1.0, "D": Decimal{Scale: 2, Value: 3}},
 	}
 	light, headers, _ := cutHeaders(of(append(many(maxElements), count+died...)), largestFrame, nil)
-	if len(headers) != all || !bytes.HasSuffix(light, []byte("\x04text\x02id")) {
-		t.Fatalf("%d headers are read, want %d, beside %q", len(headers), all, light)
-	}
+	require.That(t, len(headers) == all && bytes.HasSuffix(light, []byte("\x04text\x02id")),
+		"%d headers are read, want %d, beside %q", len(headers), all, light)
 	for name, v := range want {
 		if !reflect.DeepEqual(headers[name], v) {
 			t.Errorf("%s: %#v, want %#v", name, headers[name], v)
@@ -215,9 +212,7 @@ func deliver(t *testing.T, messages []byte, most int, l *ledger) (read []amqp.De
 	if l != nil {
 		w := newWalker(b)
 		w.agreed(largestFrame)
-		if !w.watch("c", l) {
-			t.Fatal("the consumer tag is taken")
-		}
+		require.That(t, w.watch("c", l), "the consumer tag is taken")
 		rwc = struct {
 			io.Reader
 			io.WriteCloser

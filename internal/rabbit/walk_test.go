@@ -53,12 +53,9 @@ func testUnreadable(t *testing.T, b *stack.Broker, odd stack.OddHeaders, unreada
 		if queue == dead && odd.Name == "a forged x-death" && !ok {
 			marked = false // RabbitMQ 4 writes a new one, and what is left can be read
 		}
-		if ok != marked || got != "idtb" || d.DeliveryMode != rabbit.Persistent {
-			t.Fatalf("delivery %d of %q: marked %v as %v, %+v", count, queue, ok, mark, d.Message)
-		}
-		if queue == q && d.Count != count {
-			t.Errorf("it says that it came back %d times, want %d", d.Count, count)
-		}
+		require.That(t, ok == marked && got == "idtb" && d.DeliveryMode == rabbit.Persistent,
+			"delivery %d of %q: marked %v as %v, %+v", count, queue, ok, mark, d.Message)
+		assert.That(t, queue != q || d.Count == count, "it says that it came back %d times, want %d", d.Count, count)
 		first = cmp.Or(first, mark)
 		if !unreadable {
 			own := 0
@@ -68,13 +65,10 @@ func testUnreadable(t *testing.T, b *stack.Broker, odd stack.OddHeaders, unreada
 				}
 			}
 			deaths, _ := d.Headers[rabbit.HeaderDeath].([]any)
-			if own != len(odd.Table) || d.Headers["x-mark"] != "m" || (queue == dead) != (len(deaths) == 1) {
-				t.Errorf("%d headers of the producer became %d, with %d deaths", len(odd.Table), own, len(deaths))
-			}
+			assert.That(t, own == len(odd.Table) && d.Headers["x-mark"] == "m" && (queue == dead) == (len(deaths) == 1),
+				"%d headers of the producer became %d, with %d deaths", len(odd.Table), own, len(deaths))
 		}
-		if marked && mark != first {
-			t.Errorf("the mark %v became %v", first, mark)
-		}
+		assert.That(t, !marked || mark == first, "the mark %v became %v", first, mark)
 		return s
 	}
 	for count := range 3 {

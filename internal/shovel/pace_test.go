@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -26,16 +27,13 @@ func TestARateIsKept(t *testing.T) {
 			began, went := time.Now(), 0
 			for went < tt.messages {
 				n, err := p.turn(t.Context(), wait.For)
-				if err != nil || n < 1 {
-					t.Fatalf("rate %v: turn = %d, %v", tt.rate, n, err)
-				}
+				require.That(t, err == nil && n >= 1, "rate %v: turn = %d, %v", tt.rate, n, err)
 				p.took(n)
 				went += n
 			}
 			took := time.Since(began)
-			if took < tt.atLeast || took > tt.atLeast*6/5+time.Second {
-				t.Errorf("rate %v: %d messages took %v, want at least %v and little more", tt.rate, went, took, tt.atLeast)
-			}
+			assert.That(t, took >= tt.atLeast && took <= tt.atLeast*6/5+time.Second,
+				"rate %v: %d messages took %v, want at least %v and little more", tt.rate, went, took, tt.atLeast)
 		})
 	}
 }

@@ -125,17 +125,15 @@ func (w *world) allThere(wanted map[string]int, exactly bool) {
 			got[id] = 1
 		}
 	}
-	if diff := cmp.Diff(wanted, got); diff != "" {
-		w.t.Errorf("messages, and how often each came (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(wanted, got)
+	assert.That(w.t, diff == "", "messages, and how often each came (-want +got):\n%s", diff)
 }
 
 // empty fails unless nothing is left in a queue, in hand neither.
 func (w *world) empty(queue string) {
 	w.t.Helper()
-	if n, unacked := w.b.Depth(queue), w.b.Unacked(queue); n != 0 || unacked != 0 {
-		w.t.Errorf("queue %s has %d messages and %d unacked, want none", queue, n, unacked)
-	}
+	n, unacked := w.b.Depth(queue), w.b.Unacked(queue)
+	assert.That(w.t, n == 0 && unacked == 0, "queue %s has %d messages and %d unacked, want none", queue, n, unacked)
 }
 
 // running is a run in the background.
@@ -211,9 +209,8 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 		"x-rollbackd-exchange": w.b.Name("shop"), "x-rollbackd-routing-key": "order.cancelled",
 	}
 	delete(d.Headers, "x-delivery-count") // the main queue's own, on some versions also of a first delivery
-	if diff := cmp.Diff(wanted, map[string]any(d.Headers)); diff != "" {
-		t.Errorf("headers (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(wanted, map[string]any(d.Headers))
+	assert.That(t, diff == "", "headers (-want +got):\n%s", diff)
 	d, _ = w.b.Get(w.topo.Queue)
 	assert.Is(t, d.Type, "own.tag", "the type of a message that has one")
 }
@@ -280,9 +277,8 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 	stays := len(odd) + 1
 	r := w.start(w.options())
 	res, err := r.wait()
-	if err != nil || res.Moved != 200 || res.Left != stays || len(res.Stays) != stays {
-		t.Fatalf("%+v, %v; want 200 moved and %d left", res, err, stays)
-	}
+	require.That(t, err == nil && res.Moved == 200 && res.Left == stays && len(res.Stays) == stays,
+		"%+v, %v; want 200 moved and %d left", res, err, stays)
 	for _, words := range []string{`"odd-0"`, "cannot be read", `"large"`, "frame_max"} {
 		assert.Has(t, r.said.String(), words, "said")
 	}
@@ -309,9 +305,7 @@ func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
 	w := newWorld(t)
 	const n = 300
 	res, err := w.waiting(n).stop()
-	if !errors.Is(err, context.Canceled) || res.Moved >= n {
-		t.Fatalf("%+v, %v; want an interrupted run", res, err)
-	}
+	require.That(t, errors.Is(err, context.Canceled) && res.Moved < n, "%+v, %v; want an interrupted run", res, err)
 	poll.Until(t, "the rest is back", func() bool { return w.b.Depth(w.from) == n-res.Moved })
 	assert.Is(t, w.b.Unacked(w.from), 0, "messages are still unacked")
 }
@@ -374,9 +368,8 @@ func TestABrokerThatRefusesForAWhileLosesNothing(t *testing.T) {
 	poll.Until(t, "the queue is empty", func() bool {
 		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
 	})
-	if _, err := r.stop(); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err := r.stop()
+	assert.That(t, errors.Is(err, context.Canceled), "%v", err)
 	w.allThere(want(n, "before", "after"), false)
 }
 
@@ -430,9 +423,8 @@ func TestMissingRightsTakeNothing(t *testing.T) {
 		o := w.options()
 		o.Rabbit = config(w.as(tt.write, tt.read))
 		res, err := w.start(o).wait()
-		if err == nil || res.Moved != 0 || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("write %s, read %s: %+v, %v; want an error with %q", tt.write, tt.read, res, err, tt.says)
-		}
+		assert.That(t, err != nil && res.Moved == 0 && strings.Contains(err.Error(), tt.says),
+			"write %s, read %s: %+v, %v; want an error with %q", tt.write, tt.read, res, err, tt.says)
 	}
 	poll.Until(t, "all are back", func() bool { return w.b.Depth(w.from) == 3 })
 }

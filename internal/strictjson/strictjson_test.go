@@ -87,9 +87,8 @@ func TestLookupReturnsTheValueAsItIsWritten(t *testing.T) {
 		{"/A", ""}, {"/a/b/3", ""}, {"/a/b/01", ""}, {"/a/b/+1", ""}, {"/a/b/-", ""}, {"/a/b/-1", ""}, {"/a/b/0/0", ""},
 		{"/ä/", ""},
 	} {
-		if got, err := strictjson.Lookup([]byte(body), steps(test.pointer)); err != nil || string(got) != test.want {
-			t.Errorf("%s: %q, %v; want %q", test.pointer, got, err, test.want)
-		}
+		got, err := strictjson.Lookup([]byte(body), steps(test.pointer))
+		assert.That(t, err == nil && string(got) == test.want, "%s: %q, %v; want %q", test.pointer, got, err, test.want)
 	}
 }
 
@@ -154,9 +153,8 @@ func FuzzScanner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte, pointer string) {
 		path := steps("/" + pointer)
 		value, err := strictjson.Lookup(body, path)
-		if check := strictjson.Check(body); fmt.Sprint(check) != fmt.Sprint(err) {
-			t.Fatalf("%v with a pointer, %v without", err, check)
-		}
+		check := strictjson.Check(body)
+		require.That(t, fmt.Sprint(check) == fmt.Sprint(err), "%v with a pointer, %v without", err, check)
 		var all any
 		decodeErr := unmarshal(body, &all)
 		if err != nil {
@@ -168,18 +166,15 @@ func FuzzScanner(f *testing.F) {
 			}
 			return
 		}
-		if decodeErr != nil {
-			t.Fatalf("accepted what encoding/json refuses: %v", decodeErr)
-		}
+		require.That(t, decodeErr == nil, "accepted what encoding/json refuses: %v", decodeErr)
 		if decoded, err := strictjson.Decode(body); err != nil || !reflect.DeepEqual(decoded, all) {
 			t.Fatalf("decoded %v, %v, encoding/json %v", decoded, err, all)
 		}
 		want, found := strictjson.At(all, path)
 		require.Is(t, found, (value != nil), "found %q, encoding/json %v", value, want)
 		var got any
-		if found && (unmarshal(value, &got) != nil || !reflect.DeepEqual(got, want)) {
-			t.Fatalf("found %q, encoding/json %v", value, want)
-		}
+		require.That(t, !found || unmarshal(value, &got) == nil && reflect.DeepEqual(got, want),
+			"found %q, encoding/json %v", value, want)
 		if text, ok := want.(string); ok {
 			if unquoted, err := strictjson.Unquote(value); string(unquoted) != text || err != nil {
 				t.Fatalf("unquoted %q as %q, %v", value, unquoted, err)
@@ -191,10 +186,9 @@ func FuzzScanner(f *testing.F) {
 // takesWhatIsWritten: encoding/json writes each name once, valid UTF-8 and whole surrogate pairs.
 func takesWhatIsWritten(t *testing.T, v any) {
 	body := require.Get(json.Marshal(v))(t)
-	if err := strictjson.Check(body); err != nil && len(body) <= strictjson.MaxBytes &&
-		!strings.Contains(err.Error(), "nested deeper") {
-		t.Fatalf("refused %q: %v", body, err)
-	}
+	err := strictjson.Check(body)
+	require.That(t, err == nil || len(body) > strictjson.MaxBytes || strings.Contains(err.Error(), "nested deeper"),
+		"refused %q: %v", body, err)
 }
 
 func unmarshal(body []byte, to *any) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -46,12 +47,10 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 			wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("copy (-want +got):\n%s", diff)
-	}
-	if len(d.Headers) != before || d.Headers[wire.HeaderReason] != "forged" {
-		t.Error("Copy changed the delivery's own headers")
-	}
+	diff := cmp.Diff(want, got)
+	assert.That(t, diff == "", "copy (-want +got):\n%s", diff)
+	assert.That(t, len(d.Headers) == before && d.Headers[wire.HeaderReason] == "forged",
+		"Copy changed the delivery's own headers")
 	d.ReplyTo = "amq.rabbitmq.reply-to"
 	assert.Is(t, wire.Copy(d, "main", wire.CopyOptions{}).ReplyTo, "", "reply_to would close the publishing channel")
 }
@@ -71,9 +70,8 @@ func TestLetterSaysWhyAndWhen(t *testing.T) {
 	info = wire.ReadCopy(wire.Copy(d, "main", wire.CopyOptions{
 		Reason: dedup.ReasonCrashed, DeadAt: dead, FirstFailedAt: failed,
 	}).Headers)
-	if !info.DeadAt.Equal(dead) || !info.FirstFailedAt.Equal(failed) {
-		t.Errorf("times became %v, %v", info.DeadAt, info.FirstFailedAt)
-	}
+	assert.That(t, info.DeadAt.Equal(dead) && info.FirstFailedAt.Equal(failed),
+		"times became %v, %v", info.DeadAt, info.FirstFailedAt)
 	again := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: letter}, "main", wire.CopyOptions{Replays: 3}).Headers)
 	assert.Is(t, again, wire.CopyInfo{Replays: 3, FirstFailedAt: want.FirstFailedAt, Exchange: "stock",
 		RoutingKey: "stock.rollback"}, "replayed letter says")
@@ -115,12 +113,9 @@ func TestForgedHeadersReadAsNothing(t *testing.T) {
 		Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
 		FirstFailedAt: time.Unix(1_699_996_400, 0).UTC(),
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ReadCopy (-want +got):\n%s", diff)
-	}
-	if wire.ReadCopy(nil) != (wire.CopyInfo{}) {
-		t.Error("no headers say something")
-	}
+	diff := cmp.Diff(want, got)
+	assert.That(t, diff == "", "ReadCopy (-want +got):\n%s", diff)
+	assert.That(t, wire.ReadCopy(nil) == (wire.CopyInfo{}), "no headers say something")
 }
 
 func TestPublishedAtTakesTheFirstUsableTime(t *testing.T) {
@@ -145,9 +140,7 @@ func TestPublishedAtTakesTheFirstUsableTime(t *testing.T) {
 		"epoch":             {nil, time.Unix(0, 0), time.Time{}},
 	} {
 		got, ok := wire.PublishedAt(rabbit.Message{Headers: tt.h, Timestamp: tt.at})
-		if !got.Equal(tt.want) || ok != !tt.want.IsZero() {
-			t.Errorf("%s: %v, %v; want %v", name, got, ok, tt.want)
-		}
+		assert.That(t, got.Equal(tt.want) && ok == !tt.want.IsZero(), "%s: %v, %v; want %v", name, got, ok, tt.want)
 	}
 }
 
@@ -165,19 +158,14 @@ func TestPropertiesSurviveTheLog(t *testing.T) {
 			},
 		}
 		b := wire.MarshalProperties(d)
-		if len(b) > wire.MaxPropertiesBytes {
-			t.Fatalf("%d bytes", len(b))
-		}
+		require.That(t, len(b) <= wire.MaxPropertiesBytes, "%d bytes", len(b))
 		got, err := wire.UnmarshalProperties(b)
-		if err != nil {
-			t.Fatalf("%v in %s", err, b)
-		}
+		require.That(t, err == nil, "%v in %s", err, b)
 		if len(d.Headers) == 0 {
 			d.Headers = nil
 		}
-		if diff := cmp.Diff(d, got, cmp.Comparer(sameFloat[float32]), cmp.Comparer(sameFloat[float64])); diff != "" {
-			t.Fatalf("after the log (-want +got):\n%s\n%s", diff, b)
-		}
+		diff := cmp.Diff(d, got, cmp.Comparer(sameFloat[float32]), cmp.Comparer(sameFloat[float64]))
+		require.That(t, diff == "", "after the log (-want +got):\n%s\n%s", diff, b)
 	})
 }
 

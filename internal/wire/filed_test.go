@@ -15,9 +15,8 @@ func TestTheNoteFindsWhatIsFiledForAKey(t *testing.T) {
 	for _, key := range []string{"A-1", `it's "quoted"`, "ключ, key \"x\")", strings.Repeat("k", 255), "bad\x01\xff"} {
 		_, err := Conflict(Identified{Identity: dedup.Identity{Group: "g", Tag: "t", Key: key}}, []byte("{}"))
 		for _, tag := range []string{"", "t"} {
-			if note := FiledNote(tag, key); !strings.HasSuffix(err.Error(), note) {
-				t.Errorf("%q does not end with %q", err, note)
-			}
+			note := FiledNote(tag, key)
+			assert.That(t, strings.HasSuffix(err.Error(), note), "%q does not end with %q", err, note)
 		}
 		if strings.Contains(err.Error(), FiledNote("other", key)) || strings.Contains(err.Error(), FiledNote("", key+"x")) {
 			t.Errorf("%q is found for another tag or key", err)
@@ -56,8 +55,7 @@ func TestARemadeMessageHasItsIdentity(t *testing.T) {
 		kept, err := UnmarshalProperties(MarshalProperties(d))
 		kept.Body = []byte(body)
 		own, idErr := Identify("g", sources, "q", kept)
-		if err != nil || idErr != nil || own.Identity != id {
-			t.Errorf("%s, key %s: kept it is %v, %v, %v", c.sources, c.key, own.Identity, err, idErr)
-		}
+		assert.That(t, err == nil && idErr == nil && own.Identity == id,
+			"%s, key %s: kept it is %v, %v, %v", c.sources, c.key, own.Identity, err, idErr)
 	}
 }

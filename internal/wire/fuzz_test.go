@@ -31,13 +31,10 @@ func FuzzIdentify(f *testing.F) {
 		}
 		d := build(tag, key, body)
 		id, err := wire.Identify("g", s, "main", d)
-		if e := id.Identity.Validate(); e != nil {
-			t.Fatalf("the log would refuse %v: %v", id.Identity, e)
-		}
+		e := id.Identity.Validate()
+		require.That(t, e == nil, "the log would refuse %v: %v", id.Identity, e)
 		again, err2 := wire.Identify("g", s, "main", build(tag, key, bytes.Clone(body)))
-		if id != again || (err == nil) != (err2 == nil) {
-			t.Fatalf("%v, then %v", id, again)
-		}
+		require.That(t, id == again && (err == nil) == (err2 == nil), "%v, then %v", id, again)
 		if flip == 0 {
 			return
 		}
@@ -88,9 +85,7 @@ func FuzzParseKeySources(f *testing.F) {
 			texts = append(texts, s.String())
 		}
 		again, err := wire.ParseKeySources(strings.Join(texts, ","))
-		if err != nil || len(again) != len(got) {
-			t.Fatalf("%q reads as %q and then fails: %v", list, texts, err)
-		}
+		require.That(t, err == nil && len(again) == len(got), "%q reads as %q and then fails: %v", list, texts, err)
 		_, _ = wire.Identify("g", got, "main", rabbit.Delivery{Message: rabbit.Message{Body: []byte(list)}})
 	})
 }
@@ -124,9 +119,8 @@ func FuzzReadHeaders(f *testing.F) {
 			}
 			_, _ = wire.PublishedAt(d.Message)
 			b := wire.MarshalProperties(d)
-			if _, err := wire.UnmarshalProperties(b); err != nil || len(b) > wire.MaxPropertiesBytes {
-				t.Fatalf("%d bytes, %v: %s", len(b), err, b)
-			}
+			_, err := wire.UnmarshalProperties(b)
+			require.That(t, err == nil && len(b) <= wire.MaxPropertiesBytes, "%d bytes, %v: %s", len(b), err, b)
 			id, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, d)
 			again, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, rabbit.Delivery{
 				Message: wire.Copy(d, text, wire.CopyOptions{Identity: id}),

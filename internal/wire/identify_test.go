@@ -90,16 +90,13 @@ func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := message(tt.change)
 			id, err := wire.Identify("g", sources(t, tt.from), "main", d)
-			if id.BodyHash != sha256.Sum256(d.Body) {
-				t.Error("wrong body hash")
-			}
+			assert.That(t, id.BodyHash == sha256.Sum256(d.Body), "wrong body hash")
 			if e := id.Identity.Validate(); e != nil {
 				t.Errorf("the log would refuse %v: %v", id.Identity, e)
 			}
 			if tt.key != "" {
-				if want := (dedup.Identity{Group: "g", Tag: "stock.rollback", Key: tt.key}); id.Identity != want || err != nil {
-					t.Errorf("Identify = %v, %v; want %v", id.Identity, err, want)
-				}
+				want := (dedup.Identity{Group: "g", Tag: "stock.rollback", Key: tt.key})
+				assert.That(t, id.Identity == want && err == nil, "Identify = %v, %v; want %v", id.Identity, err, want)
 				return
 			}
 			if e, ok := errors.AsType[*wire.FiledError](err); !ok || id.Identity.Tag != wire.TagUnidentified || e.Why == "" ||
@@ -177,9 +174,7 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 	}
 	for name, change := range changes {
 		id, err := wire.Identify("g", from, "main", message(change))
-		if err == nil {
-			t.Errorf("%s: identified as %v", name, id.Identity)
-		}
+		assert.That(t, err != nil, "%s: identified as %v", name, id.Identity)
 		if other, ok := seen[id.Identity]; ok {
 			t.Errorf("%s and %s are filed under the same key", name, other)
 		}
@@ -258,12 +253,9 @@ func TestJSONPointerFindsOnlyWhatIsUnambiguous(t *testing.T) {
 		case err != nil:
 			got = err.Error()
 		}
-		if got != tt.want && (tt.want[0] == '=' || !strings.Contains(got, tt.want)) {
-			t.Errorf("%s in %.40s: %s, want %s", tt.pointer, tt.body, got, tt.want)
-		}
-		if !bytes.Equal(d.Body, []byte(tt.body)) {
-			t.Errorf("%s changed the body %.40s", tt.pointer, tt.body)
-		}
+		assert.That(t, got == tt.want || tt.want[0] != '=' && strings.Contains(got, tt.want),
+			"%s in %.40s: %s, want %s", tt.pointer, tt.body, got, tt.want)
+		assert.That(t, bytes.Equal(d.Body, []byte(tt.body)), "%s changed the body %.40s", tt.pointer, tt.body)
 	}
 }
 
@@ -302,20 +294,17 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 			Headers: rabbit.Table{wire.HeaderUnreadable: tt.mark.String(), "x-delivery-count": int64(1)},
 		}}
 		id, err := wire.Identify("g", sources(t, tt.from), "main", d)
-		if tt.why == "" && (err != nil || id.Identity.Key != tt.key) {
-			t.Errorf("%s: %v, %v; want the key %q", tt.name, id.Identity, err, tt.key)
-		}
-		if tt.why != "" && (id.Identity.Tag != wire.TagUnidentified || !strings.HasPrefix(fmt.Sprint(err), tt.why)) {
-			t.Errorf("%s: %v, %v; want %q", tt.name, id.Identity, err, tt.why)
-		}
+		assert.That(t, tt.why != "" || err == nil && id.Identity.Key == tt.key,
+			"%s: %v, %v; want the key %q", tt.name, id.Identity, err, tt.key)
+		assert.That(t, tt.why == "" || id.Identity.Tag == wire.TagUnidentified && strings.HasPrefix(fmt.Sprint(err), tt.why),
+			"%s: %v, %v; want %q", tt.name, id.Identity, err, tt.why)
 		o := wire.CopyOptions{Identity: id, Reason: dedup.ReasonUnidentified}
 		letter := rabbit.Delivery{Message: wire.Copy(d, "main", o)}
 		kept := require.Get(wire.UnmarshalProperties(wire.MarshalProperties(d)))(t)
 		kept.Body = d.Body
 		for where, d := range map[string]rabbit.Delivery{"its letter": letter, "its row": kept} {
-			if again, _ := wire.Identify("g", sources(t, tt.from), "main", d); again.Identity != id.Identity {
-				t.Errorf("%s: %s is %v, want %v", tt.name, where, again.Identity, id.Identity)
-			}
+			again, _ := wire.Identify("g", sources(t, tt.from), "main", d)
+			assert.That(t, again.Identity == id.Identity, "%s: %s is %v, want %v", tt.name, where, again.Identity, id.Identity)
 		}
 		other, another := d, tt.mark
 		another.Digest = strings.Repeat("1f", 32)
@@ -335,9 +324,8 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 		if id, err := wire.Identify("g", sources(t, "header:k"), "main", d); err != nil || id.Identity.Key != "key" {
 			t.Errorf("%.40v was taken for a mark: %v, %v", forged, id.Identity, err)
 		}
-		if _, ok := wire.Copy(d, "main", wire.CopyOptions{}).Headers[wire.HeaderUnreadable]; ok {
-			t.Errorf("a copy carries %.40v on", forged)
-		}
+		_, ok := wire.Copy(d, "main", wire.CopyOptions{}).Headers[wire.HeaderUnreadable]
+		assert.That(t, !ok, "a copy carries %.40v on", forged)
 	}
 }
 

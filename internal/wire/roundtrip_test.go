@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -132,9 +133,8 @@ func (r *road) walk(t *rapid.T, d rabbit.Delivery, want []named, hops int) {
 		for i, got := range identities(t, r.topo.Queue, d) {
 			require.Is(t, got, want[i], "by %s it became", everyKeyFrom[i])
 		}
-		if at, ok := wire.PublishedAt(d.Message); known && (!ok || !at.Equal(published)) {
-			t.Fatalf("published at %v became %v, %v", published, at, ok)
-		}
+		at, ok := wire.PublishedAt(d.Message)
+		require.That(t, !known || ok && at.Equal(published), "published at %v became %v, %v", published, at, ok)
 		if n == 0 {
 			break
 		}
@@ -317,10 +317,9 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 				d = r.take(t, r.topo.Queue)
 				require.Is(t, identities(t, r.topo.Queue, d)[0].id.Identity, want[0].id.Identity, "it became")
 			}
-			if info := wire.ReadCopy(d.Headers); info.Attempt != 1 || len(info.Error) != wire.MaxErrorBytes ||
-				info.RoutingKey != "stock.rollback" {
-				t.Errorf("our own headers suffered: %+v", info)
-			}
+			info := wire.ReadCopy(d.Headers)
+			assert.That(t, info.Attempt == 1 && len(info.Error) == wire.MaxErrorBytes && info.RoutingKey == "stock.rollback",
+				"our own headers suffered: %+v", info)
 			require.OK(t, r.subs[r.topo.Queue].Ack(d.Tag, false))
 		})
 	}
@@ -344,9 +343,8 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 		}
 		r.b.Publish(r.topo.Exchange, key, m)
 		d := r.take(t, r.topo.Queue)
-		if _, ok := rabbit.ReadUnreadable(d.Headers); !ok {
-			t.Fatalf("%s: not marked", odd.Name)
-		}
+		_, ok := rabbit.ReadUnreadable(d.Headers)
+		require.That(t, ok, "%s: not marked", odd.Name)
 		want := identities(t, r.topo.Queue, d)
 		tag := cmp.Or(m.Type, key) // with a type the routing key says nothing of what the message is
 		what := fmt.Sprintf("%q %q %q %q", odd.Name, tag, m.MessageId, m.CorrelationId)
@@ -355,9 +353,8 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 			if headerFirst && id.id.Identity.Tag != wire.TagUnidentified {
 				t.Fatalf("%s: named %v although its headers are lost", everyKeyFrom[i], id.id.Identity)
 			}
-			if other := owner[id.id.Identity.Key]; headerFirst && other != "" && other != what {
-				t.Fatalf("%s and %s are both %v", other, what, id.id.Identity)
-			}
+			other := owner[id.id.Identity.Key]
+			require.That(t, !headerFirst || other == "" || other == what, "%s and %s are both %v", other, what, id.id.Identity)
 			if headerFirst {
 				owner[id.id.Identity.Key] = what
 			}

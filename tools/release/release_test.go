@@ -27,6 +27,7 @@ import (
 	"golang.org/x/mod/zip"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -59,9 +60,8 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 		}
 		must.Get(output("git", "tag", "v9.8.7"))
 		err := must.Catch(func() { release(dir, "", targets, keyFile) })
-		if err == nil || !strings.Contains(err.Error(), "v9.8.7") {
-			t.Errorf("under a tag that CHANGELOG.md does not have: %v, want a refusal that names it", err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), "v9.8.7"),
+			"under a tag that CHANGELOG.md does not have: %v, want a refusal that names it", err)
 		must.Get(output("git", "tag", "-d", "v9.8.7"))
 		must.Get(output("git", "tag", "v"+version))
 		if all && i == 1 {
@@ -93,21 +93,18 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 	must.OK(os.WriteFile(filepath.Join(clones[0], "more"), nil, 0o644))
 	t.Chdir(clones[0])
 	err := must.Catch(func() { release(dir, "", targets, keyFile) })
-	if err == nil || !strings.Contains(err.Error(), "?? more") {
-		t.Errorf("a tree with a file that no commit has was signed: %v, want a refusal that names the file", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "?? more"),
+		"a tree with a file that no commit has was signed: %v, want a refusal that names the file", err)
 	binary := filepath.Join(dir, "0", "rollbackd_"+version+"_linux_amd64")
-	if strings.Contains(string(must.Get(os.ReadFile(binary))), dir) {
-		t.Error("the binary names the folder that it was built in")
-	}
+	assert.That(t, !strings.Contains(string(must.Get(os.ReadFile(binary))), dir),
+		"the binary names the folder that it was built in")
 	var said struct {
 		Version, Revision string
 		Modified          bool
 	}
 	err = json.Unmarshal([]byte(must.Get(output(binary, "version", "-o", "json"))), &said)
-	if err != nil || said.Version != "v"+version || said.Revision != head || said.Modified {
-		t.Errorf("the binary says %+v, want v%s of %s, not modified; %v", said, version, head, err)
-	}
+	assert.That(t, err == nil && said.Version == "v"+version && said.Revision == head && !said.Modified,
+		"the binary says %+v, want v%s of %s, not modified; %v", said, version, head, err)
 	if _, err := exec.LookPath("readelf"); err != nil {
 		t.Log("readelf is not installed: nobody looked whether the binary is static")
 	} else if strings.Contains(must.Get(output("readelf", "-lW", binary)), "INTERP") {
@@ -123,9 +120,7 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 	}
 	must.OK(json.Unmarshal(must.Get(os.ReadFile(binary+".cdx.json")), &bom))
 	modules := linked() // of any system, so that some are not in this binary
-	if len(bom.Components) < 30 {
-		t.Errorf("the list has %d parts, want those that are linked", len(bom.Components))
-	}
+	assert.That(t, len(bom.Components) >= 30, "the list has %d parts, want those that are linked", len(bom.Components))
 	for _, c := range bom.Components {
 		if _, ok := modules[c.Name]; !ok || len(c.Licenses) == 0 || c.Licenses[0].License.ID == "" ||
 			!strings.HasPrefix(c.PURL, "pkg:golang/") {
@@ -150,14 +145,12 @@ func holdsProvenance(t *testing.T, path, commit string) {
 		err = errors.Join(statement.Validate(), protojson.Unmarshal(must.Get(protojson.Marshal(statement.Predicate)), how),
 			how.Validate())
 	}
-	if err != nil || how.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] != commit {
-		t.Errorf("the provenance is %v, %v, want one of commit %s", how, err, commit)
-	}
+	assert.That(t, err == nil && how.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] == commit,
+		"the provenance is %v, %v, want one of commit %s", how, err, commit)
 	sums := string(must.Get(os.ReadFile("SHA256SUMS")))
 	for _, s := range statement.Subject {
-		if line := s.Digest["sha256"] + "  " + s.Name + "\n"; !strings.Contains(sums, line) {
-			t.Errorf("the provenance says %q, which SHA256SUMS does not have", line)
-		}
+		line := s.Digest["sha256"] + "  " + s.Name + "\n"
+		assert.That(t, strings.Contains(sums, line), "the provenance says %q, which SHA256SUMS does not have", line)
 	}
 	if want := strings.Count(sums, "\n") - 1; len(statement.Subject) != want { // but for the provenance itself
 		t.Errorf("the provenance has %d files, want the %d of SHA256SUMS", len(statement.Subject), want)
@@ -182,9 +175,7 @@ func holdsImage(t *testing.T, dockerfile, version, commit string) {
 	index := must.Get(top.ImageIndex(must.Get(top.IndexManifest()).Manifests[0].Digest))
 	binaries := must.Get(filepath.Glob(prefix + "_linux_*64"))
 	images := must.Get(index.IndexManifest()).Manifests
-	if len(images) != len(binaries) {
-		t.Errorf("the image is for %v, want one for each of %v", images, binaries)
-	}
+	assert.That(t, len(images) == len(binaries), "the image is for %v, want one for each of %v", images, binaries)
 	for _, m := range images {
 		image := must.Get(index.Image(m.Digest))
 		config := must.Get(image.ConfigFile())
@@ -198,14 +189,12 @@ func holdsImage(t *testing.T, dockerfile, version, commit string) {
 			fmt.Sprintf("HEALTHCHECK --interval=%v --timeout=%v --start-period=%v --retries=%d CMD %s", h.Interval,
 				h.Timeout, h.StartPeriod, h.Retries, quoted(h.Test[1:])),
 		} {
-			if !strings.Contains(dockerfile, "\n"+line+"\n") {
-				t.Errorf("deploy/Dockerfile has not %q, as the image has", line)
-			}
+			assert.That(t, strings.Contains(dockerfile, "\n"+line+"\n"),
+				"deploy/Dockerfile has not %q, as the image has", line)
 		}
 		of := "org.opencontainers.image."
-		if c.Labels[of+"version"] != version || c.Labels[of+"revision"] != commit {
-			t.Errorf("the image's labels are %v, want version %s and commit %s", c.Labels, version, commit)
-		}
+		assert.That(t, c.Labels[of+"version"] == version && c.Labels[of+"revision"] == commit,
+			"the image's labels are %v, want version %s and commit %s", c.Labels, version, commit)
 		held := map[string][]byte{}
 		files := tar.NewReader(mutate.Extract(image))
 		for {
@@ -215,12 +204,10 @@ func holdsImage(t *testing.T, dockerfile, version, commit string) {
 			}
 			held[must.Get(f, err).Name] = must.Get(io.ReadAll(files))
 		}
-		if !bytes.Equal(held["usr/bin/rollbackd"], must.Get(os.ReadFile(prefix+"_linux_"+config.Architecture))) {
-			t.Errorf("the image for %s has another binary than the release", config.Architecture)
-		}
-		if !x509.NewCertPool().AppendCertsFromPEM(held["etc/ssl/certs/ca-certificates.crt"]) {
-			t.Error("the image knows no authorities")
-		}
+		assert.That(t, bytes.Equal(held["usr/bin/rollbackd"], must.Get(os.ReadFile(prefix+"_linux_"+config.Architecture))),
+			"the image for %s has another binary than the release", config.Architecture)
+		assert.That(t, x509.NewCertPool().AppendCertsFromPEM(held["etc/ssl/certs/ca-certificates.crt"]),
+			"the image knows no authorities")
 	}
 }
 
@@ -229,9 +216,8 @@ func TestTheNoticesAreThoseOfWhatIsLinked(t *testing.T) {
 	t.Chdir("../..")
 	now := filepath.Join(t.TempDir(), "notices")
 	writeNotices(now)
-	if string(must.Get(os.ReadFile(now))) != string(must.Get(os.ReadFile("THIRD_PARTY_NOTICES"))) {
-		t.Error("THIRD_PARTY_NOTICES is not what is linked any more: make release DO=notices")
-	}
+	assert.That(t, string(must.Get(os.ReadFile(now))) == string(must.Get(os.ReadFile("THIRD_PARTY_NOTICES"))),
+		"THIRD_PARTY_NOTICES is not what is linked any more: make release DO=notices")
 }
 
 // Given a proxy that has this commit as the newest version of CHANGELOG.md, and modules of others as they are here,

@@ -81,8 +81,7 @@ func TestAHandlersEffectsAreInTheDatabaseOnce(t *testing.T) {
 	w.Advance(time.Second)
 	assert.Is(t, w.Row("seat.release", "b9").Status, dedup.Success, "the row of b9")
 	want := map[string]int{"b1": 1, "b2": 0, "b9": 0, "cursed": 1, "empty": 0}
-	if got := taken(t, db); !maps.Equal(got, want) {
-		t.Errorf("the seats are %v, want %v", got, want)
-	}
+	got := taken(t, db)
+	assert.That(t, maps.Equal(got, want), "the seats are %v, want %v", got, want)
 	assert.Is(t, len(w.Puts()), 3, "messages are put")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
@@ -120,9 +121,8 @@ func TestWatermillIsBroughtOverAndBack(t *testing.T) {
 	w.consumer(nil, "migrate")
 	w.consumer(nil, "move", "--from", topic) // step 3
 	w.work(100)
-	if n := stack.Number(w, w.db, "SELECT amount FROM tb_stock"); n != 100 {
-		t.Errorf("%d pieces are back, want 100", n)
-	}
+	n := stack.Number(w, w.db, "SELECT amount FROM tb_stock")
+	assert.That(t, n == 100, "%d pieces are back, want 100", n)
 	for _, m := range sent {
 		if stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE msg_tag = ? AND msg_key = ?", topic, m.UUID) != 1 {
 			t.Errorf("message %s has no row under its UUID and topic", m.UUID)
@@ -155,10 +155,7 @@ func TestWatermillsFanoutIsBroughtOverWithATag(t *testing.T) {
 	w.consumer(nil, "migrate")
 	w.consumer(nil, "move", "--from", queue, "--tag", "orders.cancelled")
 	w.work(30)
-	if n := stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'orders.cancelled'"); n != 30 {
-		t.Errorf("%d rows have the tag, want 30", n)
-	}
-	if strings.Contains(queue, "orders.cancelled") {
-		t.Error("the tag is part of another name: this shows nothing")
-	}
+	n := stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'orders.cancelled'")
+	assert.That(t, n == 30, "%d rows have the tag, want 30", n)
+	assert.That(t, !strings.Contains(queue, "orders.cancelled"), "the tag is part of another name: this shows nothing")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -118,15 +119,11 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 			t.Errorf("%s is %s, want %s", c.key, got, c.want)
 		}
 		for name, want := range c.parts {
-			if f.Parts[name] != want {
-				t.Errorf("%s: the parts are %v, want %s %v", c.key, f.Parts, name, want)
-			}
+			assert.That(t, f.Parts[name] == want, "%s: the parts are %v, want %s %v", c.key, f.Parts, name, want)
 		}
 	}
 	got := turns(Base, 100, "classic_1", 10).Figures([]string{"vs_classic", "poison"})
-	if len(got) > 0 || Median(nil) != 0 {
-		t.Errorf("without rounds there is %+v, or a median", got)
-	}
+	assert.That(t, len(got) == 0 && Median(nil) == 0, "without rounds there is %+v, or a median", got)
 }
 
 func TestARoundIsQuietIfFixedWorkTookNoLongerThanAroundTheBestQuarter(t *testing.T) {
@@ -140,9 +137,8 @@ func TestARoundIsQuietIfFixedWorkTookNoLongerThanAroundTheBestQuarter(t *testing
 	} {
 		all[i].Fixed = fixed
 	}
-	if c := all.Contestants(); len(c) != 1 || c[0].Quiet != 3 {
-		t.Errorf("got %+v, want three quiet rounds", c)
-	}
+	c := all.Contestants()
+	assert.That(t, len(c) == 1 && c[0].Quiet == 3, "got %+v, want three quiet rounds", c)
 }
 
 // Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
@@ -169,16 +165,13 @@ func TestACycleHasWhomTheWantedFiguresNeed(t *testing.T) {
 		"latency_p50_ms latency_p99_ms latency_failing_5_p99_ms start_ms rss_mib": "latency latency_failing start " +
 			"memory",
 	} {
-		if got := strings.Join(names(cycleOf(strings.Fields(wanted), true)), " "); got != want {
-			t.Errorf("%s: the cycle is %s, want %s", wanted, got, want)
-		}
+		got := strings.Join(names(cycleOf(strings.Fields(wanted), true)), " ")
+		assert.That(t, got == want, "%s: the cycle is %s, want %s", wanted, got, want)
 	}
 	all := names(cycleOf(Names(), true))
 	for _, d := range definitions {
 		for _, name := range append(d.made(), d.remarks...) {
-			if !slices.Contains(all, name) {
-				t.Errorf("%s needs %s, who has no turn", d.Key, name)
-			}
+			assert.That(t, slices.Contains(all, name), "%s needs %s, who has no turn", d.Key, name)
 		}
 	}
 	turn := map[string]int{}
@@ -186,9 +179,7 @@ func TestACycleHasWhomTheWantedFiguresNeed(t *testing.T) {
 		turn[name]++
 	}
 	for name, n := range turn {
-		if n > 1 && name != Base {
-			t.Errorf("%s has %d turns in a cycle", name, n)
-		}
+		assert.That(t, n <= 1 || name == Base, "%s has %d turns in a cycle", name, n)
 	}
 	later := names(cycleOf(Names(), false))
 	for name, want := range map[string]bool{
@@ -206,9 +197,8 @@ func TestCurvesNeedAllTheirPoints(t *testing.T) {
 		t.Errorf("got a curve of %d points", len(got[0].Points))
 	}
 	got := append(all, turns("lanes_8", 300)...).Curves([]string{"lanes"})
-	if len(got) != 1 || len(got[0].Points) != 4 || got[0].Best().X != 4 {
-		t.Errorf("got %+v, want four points and the best at 4, the base", got)
-	}
+	assert.That(t, len(got) == 1 && len(got[0].Points) == 4 && got[0].Best().X == 4,
+		"got %+v, want four points and the best at 4, the base", got)
 }
 
 func TestPairsMakeARatioWithItsInterval(t *testing.T) {
@@ -223,16 +213,11 @@ func TestPairsMakeARatioWithItsInterval(t *testing.T) {
 			t.Errorf("%s is %.6f, want %.6f", name, x[0], x[1])
 		}
 	}
-	if c.Pairs != 3 {
-		t.Errorf("got %d pairs", c.Pairs)
-	}
+	assert.That(t, c.Pairs == 3, "got %d pairs", c.Pairs)
 	same := Compare([]float64{1, 2, 3}, []float64{1, 2, 3})
-	if same.Ratio != 1 || same.Low != 1 || same.High != 1 {
-		t.Errorf("of the same: got %+v", same)
-	}
-	if one := Compare([]float64{1}, []float64{2}); one.Ratio != 2 || one.Low != 0 || !math.IsInf(one.High, 1) {
-		t.Errorf("one pair bounds nothing: got %+v", one)
-	}
+	assert.That(t, same.Ratio == 1 && same.Low == 1 && same.High == 1, "of the same: got %+v", same)
+	one := Compare([]float64{1}, []float64{2})
+	assert.That(t, one.Ratio == 2 && one.Low == 0 && math.IsInf(one.High, 1), "one pair bounds nothing: got %+v", one)
 }
 
 func TestVerdicts(t *testing.T) {
@@ -249,9 +234,7 @@ func TestVerdicts(t *testing.T) {
 		{1, 0, math.Inf(1), "undecided"},
 	} {
 		got := Comparison{Pairs: 5, Ratio: c.ratio, Low: c.low, High: c.high}.Verdict(3)
-		if got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
+		assert.That(t, got == c.want, "%+v: %q", c, got)
 	}
 }
 
@@ -278,9 +261,8 @@ func TestAFigureIsComparedByItsProductsSide(t *testing.T) {
 		}
 	}
 	all := Subjects([]string{"vs_plain", "failing_5", "vs_classic"})
-	if len(all) != 2 || !slices.Equal(all[0].Keys, []string{"vs_plain", "vs_classic"}) {
-		t.Errorf("got %+v: want the base once", all)
-	}
+	assert.That(t, len(all) == 2 && slices.Equal(all[0].Keys, []string{"vs_plain", "vs_classic"}),
+		"got %+v: want the base once", all)
 	for _, name := range []string{"nobody", "classic_16", "plain_each", "start_ms"} {
 		if err := must.Catch(func() { Subjects([]string{name}) }); err == nil || !strings.Contains(err.Error(), "vs_plain") {
 			t.Errorf("%s: %v, want an error that says what there is", name, err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
@@ -26,9 +27,7 @@ func TestABuildIsAFolderAProgramOrARevision(t *testing.T) {
 		g.build(name)
 		b := g.Builds[len(g.Builds)-1]
 		out, err := exec.Command(b.Binary, "version").CombinedOutput()
-		if err != nil || len(b.Sum()) != 64 {
-			t.Errorf("%s: %+v: %v\n%s", name, b, err, out)
-		}
+		assert.That(t, err == nil && len(b.Sum()) == 64, "%s: %+v: %v\n%s", name, b, err, out)
 	}
 	if g.Builds[2].Binary != script {
 		t.Errorf("the program is %+v", g.Builds[2])
@@ -73,8 +72,7 @@ func TestABodyIsWhatTheProductReads(t *testing.T) {
 		if note != "" {
 			read += "}"
 		}
-		if read != want || len(large) != max(size, len(want)) || !json.Valid([]byte(large)) {
-			t.Errorf("%d bytes, want %d: %.300s", len(large), size, large)
-		}
+		assert.That(t, read == want && len(large) == max(size, len(want)) && json.Valid([]byte(large)),
+			"%d bytes, want %d: %.300s", len(large), size, large)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
@@ -47,9 +48,7 @@ func TestOnRealServers(t *testing.T) {
 		"a year passes":                            testYear,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := must.Catch(func() { test(t, r) }); err != nil {
-				t.Error(err)
-			}
+			assert.OK(t, must.Catch(func() { test(t, r) }))
 		})
 	}
 }
@@ -73,9 +72,8 @@ func testContestants(t *testing.T, r *Runner) {
 			round.Seconds < r.Length.Seconds() {
 			t.Errorf("%s was not measured: %+v", c.Name, round)
 		}
-		if c.Sowing == (ground.Sowing{}) && round.Total < round.Deliveries {
-			t.Errorf("%s says it applied %d in the time, the tables hold %d in all", c.Name, round.Deliveries, round.Total)
-		}
+		assert.That(t, c.Sowing != (ground.Sowing{}) || round.Total >= round.Deliveries,
+			"%s says it applied %d in the time, the tables hold %d in all", c.Name, round.Deliveries, round.Total)
 	}
 }
 
@@ -88,16 +86,13 @@ func testYear(t *testing.T, r *Runner) {
 	first, last := year.Year(365*daily, 1)
 	for _, day := range []map[string][]float64{first, last} {
 		for what, values := range day {
-			if len(day) != 3 || len(values) != 1 || values[0] <= 0 {
-				t.Errorf("%s of a day is %v", what, values)
-			}
+			assert.That(t, len(day) == 3 && len(values) == 1 && values[0] > 0, "%s of a day is %v", what, values)
 		}
 	}
 	kept := must.Value[int](t.Context(), year.full().DB, `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
 		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`)
-	if kept < 10*daily || kept > 31*daily {
-		t.Errorf("%d rows of the year are kept, want those of about thirty days", kept)
-	}
+	assert.That(t, kept >= 10*daily && kept <= 31*daily,
+		"%d rows of the year are kept, want those of about thirty days", kept)
 }
 
 // Everybody has the delays and the attempts of the product, in whose places the test puts short ones.
@@ -137,9 +132,8 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 		if failed := int64(round.Failed*round.Seconds + 0.5); failed > c.most || c.applied == 0 && failed == 0 {
 			t.Errorf("%s: %d attempts failed while the clock ran, want at most %d", c.Name, failed, c.most)
 		}
-		if c.Extent == Whole && round.Deliveries < round.Messages {
-			t.Errorf("%s: %d deliveries ended, fewer than %d messages", c.Name, round.Deliveries, round.Messages)
-		}
+		assert.That(t, c.Extent != Whole || round.Deliveries >= round.Messages,
+			"%s: %d deliveries ended, fewer than %d messages", c.Name, round.Deliveries, round.Messages)
 	}
 }
 
@@ -166,9 +160,8 @@ func testNoEnd(t *testing.T, _ *Runner) {
 		if c.replay {
 			contestant.Extent = Replayed
 		}
-		if err := contestant.checkEnd(c.sown, c.to, c.harvest); (err != nil) != c.fails {
-			t.Errorf("%s: %v, want an error: %v", name, err, c.fails)
-		}
+		err := contestant.checkEnd(c.sown, c.to, c.harvest)
+		assert.That(t, (err != nil) == c.fails, "%s: %v, want an error: %v", name, err, c.fails)
 	}
 }
 
@@ -194,9 +187,8 @@ func testSpecial(t *testing.T, r *Runner) {
 			return m["per_second"] > 0 && m["meanwhile_per_second"] > 0 && m["below_half_s"] >= 0
 		}},
 	} {
-		if round := r.Round(Contestant{Name: name, Special: c.do}); !c.right(round.Sample) {
-			t.Errorf("got %v", round)
-		}
+		round := r.Round(Contestant{Name: name, Special: c.do})
+		assert.That(t, c.right(round.Sample), "got %v", round)
 	}
 }
 
@@ -207,9 +199,7 @@ func latencyIsRight(m Sample) bool {
 func testEmptyQueue(t *testing.T, r *Runner) {
 	r.empty().Sow(r.seeded(ground.Sowing{Orders: 100, Goods: 10}))
 	err := must.Catch(func() { r.measure(Contestant{Name: "rollbackd"}, r.empty()) })
-	if !errors.Is(err, errTooShort) {
-		t.Errorf("a round over 100 messages: %v, want %v", err, errTooShort)
-	}
+	assert.That(t, errors.Is(err, errTooShort), "a round over 100 messages: %v, want %v", err, errTooShort)
 	// Each time twice as many are thought to be needed, whatever the rate of the round that was too short.
 	c := Contestant{Name: "fast", Guess: 1}
 	defer func(usual time.Duration) { r.Length = usual }(r.Length)
@@ -217,9 +207,8 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 	if err := must.Catch(func() { r.once(c) }); !errors.Is(err, errTooShort) {
 		t.Errorf("a round of 10 s over 20,000 messages: %v, want %v", err, errTooShort)
 	}
-	if got, _ := r.expected(c); got != 2 {
-		t.Errorf("%v/s are expected then, want 2", got)
-	}
+	got, _ := r.expected(c)
+	assert.That(t, got == 2, "%v/s are expected then, want 2", got)
 }
 
 func testLostConnection(t *testing.T, r *Runner) {
@@ -235,9 +224,8 @@ func testLostConnection(t *testing.T, r *Runner) {
 		}
 		return Sample{"applied": float64(r.once(Contestant{Name: "again", Guess: 3000, Extent: Whole}).Total)}
 	}
-	if round := r.Round(Contestant{Name: "again", Special: lost}); calls != 2 || round.Sample["applied"] != 3000 {
-		t.Errorf("after %d calls: %+v", calls, round)
-	}
+	round := r.Round(Contestant{Name: "again", Special: lost})
+	assert.That(t, calls == 2 && round.Sample["applied"] == 3000, "after %d calls: %+v", calls, round)
 }
 
 func testNotMeasured(t *testing.T, r *Runner) {
@@ -246,18 +234,15 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	r.Out = &said
 	wrong := Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole, Guess: 100}
 	err := must.Catch(func() { r.Round(wrong) })
-	if !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
-		t.Errorf("got %v, want that it could not be measured, and why", err)
-	}
-	if n := strings.Count(said.String(), "; again"); n != tries-1 {
-		t.Errorf("it was repeated %d times, want %d", n, tries-1)
-	}
+	assert.That(t, errors.Is(err, ErrNotMeasured) && strings.Contains(err.Error(), "LANES"),
+		"got %v, want that it could not be measured, and why", err)
+	n := strings.Count(said.String(), "; again")
+	assert.That(t, n == tries-1, "it was repeated %d times, want %d", n, tries-1)
 	calls := 0
 	thief := Contestant{Special: func(*Runner) Sample { calls++; must.OK(ground.ErrBroken); return nil }}
 	err = must.Catch(func() { r.Round(thief) })
-	if !errors.Is(err, ground.ErrBroken) || calls != 1 {
-		t.Errorf("a broken promise: %v after %d tries, want one and the run's end", err, calls)
-	}
+	assert.That(t, errors.Is(err, ground.ErrBroken) && calls == 1,
+		"a broken promise: %v after %d tries, want one and the run's end", err, calls)
 }
 
 func TestBacklogsFollowTheLastRates(t *testing.T) {
@@ -291,8 +276,7 @@ func testBrokenPromise(t *testing.T, r *Runner) {
 		f.Sow(r.seeded(ground.Sowing{Orders: 100, Goods: 10, NoBacklog: true}))
 		f.Check() // nothing has happened yet
 		must.Get(f.DB.ExecContext(t.Context(), statement))
-		if err := must.Catch(func() { f.Check() }); !errors.Is(err, ground.ErrBroken) {
-			t.Errorf("%s: nothing was found: %v", breach, err)
-		}
+		err := must.Catch(func() { f.Check() })
+		assert.That(t, errors.Is(err, ground.ErrBroken), "%s: nothing was found: %v", breach, err)
 	}
 }

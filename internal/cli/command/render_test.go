@@ -34,10 +34,9 @@ func TestJSONNeverActsOnATerminalAndAnEmptyListIsOne(t *testing.T) {
 		`\ufffd \n"` + "\n}\n"
 	assert.Is(t, out.String(), want, "JSON")
 	var back map[string]string
-	if err := json.Unmarshal(out.Bytes(), &back); err != nil ||
-		back["k\u009bm"] != strings.ToValidUTF8(value["k\u009bm"], "\ufffd") {
-		t.Errorf("read again it is %q, %v", back, err)
-	}
+	err := json.Unmarshal(out.Bytes(), &back)
+	assert.That(t, err == nil && back["k\u009bm"] == strings.ToValidUTF8(value["k\u009bm"], "\ufffd"),
+		"read again it is %q, %v", back, err)
 	out.Reset()
 	require.OK(t, WriteJSON(&out, []Build(nil)))
 	assert.Is(t, out.String(), "[]\n", "an empty list")

@@ -49,15 +49,12 @@ func TestStartsWhatIsMissingAndStopsIt(t *testing.T) {
 
 	code, err := run([]string{"sh", "-c", `echo $` + stack.EnvRedis + ` $` + stack.EnvPrivate + ` $` + stack.EnvAMQP +
 		` >` + out + `; test -e $` + stack.EnvPrivate})
-	if code != 0 || err != nil {
-		t.Fatalf("exit code %d, %v", code, err)
-	}
+	require.That(t, code == 0 && err == nil, "exit code %d, %v", code, err)
 
 	text := require.Get(os.ReadFile(out))(t)
 	words := strings.Fields(string(text))
-	if len(words) != 3 || !strings.HasPrefix(words[0], "redis://127.0.0.1:") || words[2] != "given" {
-		t.Fatalf("the command saw %q", words)
-	}
+	require.That(t, len(words) == 3 && strings.HasPrefix(words[0], "redis://127.0.0.1:") && words[2] == "given",
+		"the command saw %q", words)
 	if _, err := os.Stat(filepath.Dir(words[1])); !os.IsNotExist(err) {
 		t.Errorf("the servers' folder is still there: %v", err)
 	}

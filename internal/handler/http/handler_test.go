@@ -97,9 +97,8 @@ func TestTheKeyNamesTheIdentityAlone(t *testing.T) {
 		id, {Group: "a", Tag: "b", Key: "c"}, {Group: "ab", Tag: "", Key: "c"}, {Group: "a", Tag: "bc", Key: ""},
 	} {
 		key := KeyOf(other)
-		if was, twice := seen[key]; twice || len(key) != 43 {
-			t.Errorf("%v and %v have the key %q", was, other, key)
-		}
+		was, twice := seen[key]
+		assert.That(t, !twice && len(key) == 43, "%v and %v have the key %q", was, other, key)
 		seen[key] = other
 	}
 }
@@ -162,9 +161,7 @@ func TestWhatNoAnswerMeans(t *testing.T) {
 			if kind, _ := consumer.CallMeans(err); kind.String() != test.kind || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%s: %v; want %s: %s", kind, err, test.kind, test.says)
 			}
-			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("the error shows the path: %v", err)
-			}
+			assert.That(t, err == nil || !strings.Contains(err.Error(), "secret"), "the error shows the path: %v", err)
 		})
 	}
 }
@@ -314,10 +311,8 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			got := came[pooled:]
-			if len(got) != test.posts || repeats != test.repeats || kind != test.kind {
-				t.Errorf("%d POSTs, %d repeats, %v; want %d, %d, %v", len(got), repeats, kind, test.posts, test.repeats,
-					test.kind)
-			}
+			assert.That(t, len(got) == test.posts && repeats == test.repeats && kind == test.kind,
+				"%d POSTs, %d repeats, %v; want %d, %d, %v", len(got), repeats, kind, test.posts, test.repeats, test.kind)
 			for _, r := range got {
 				assert.Is(t, r, KeyOf(m.Identity)+" "+test.body, "a POST")
 			}

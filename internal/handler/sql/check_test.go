@@ -159,9 +159,8 @@ CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM log WHERE 
 	} {
 		f := require.Get(Parse("f.sql", text))(t)
 		f.ours = []string{"log", "log_event", outboxTable}
-		if got := errorText(f.Check(t.Context(), w.pool)); !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		got := errorText(f.Check(t.Context(), w.pool))
+		assert.That(t, strings.Contains(got, want) && (want != "" || got == ""), "%s: %q, want %q", text, got, want)
 	}
 }
 
@@ -214,7 +213,6 @@ CREATE TABLE orders (sn VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, note TEXT C
 CREATE TABLE others (whole TEXT CHARACTER SET latin1)`)
 	f := w.parse("UPDATE orders o SET note = :a, whole = :b, raw = :c WHERE o.sn = :sn; DELETE FROM orders WHERE sn = :sn")
 	narrow, err := f.Narrow(t.Context(), w.pool)
-	if want := []string{"orders.note is utf8mb3", "orders.sn is ascii"}; err != nil || !slices.Equal(narrow, want) {
-		t.Errorf("%q, %v; want %q", narrow, err, want)
-	}
+	want := []string{"orders.note is utf8mb3", "orders.sn is ascii"}
+	assert.That(t, err == nil && slices.Equal(narrow, want), "%q, %v; want %q", narrow, err, want)
 }

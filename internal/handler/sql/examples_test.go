@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/outbox"
 )
@@ -87,16 +88,13 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			w.want("after the message", test.look, test.after)
 
 			err := w.handle(h, messages(test.other)[0])
-			if test.refused == "" && err != nil || test.refused != "" && !blames(err, test.refused) {
-				t.Errorf("the other message: %v, want %q", err, test.refused)
-			}
+			assert.That(t, (test.refused != "" || err == nil) && (test.refused == "" || blames(err, test.refused)),
+				"the other message: %v, want %q", err, test.refused)
 			w.want("after the other message", test.look, test.after)
 
 			switch err := w.handle(h, message); {
 			case test.again == "twice":
-				if err != nil {
-					t.Error(err)
-				}
+				assert.OK(t, err)
 				return
 			case test.again == "done" && err != nil, test.again != "done" && !blames(err, test.again):
 				t.Errorf("under another key: %v, want %q", err, test.again)

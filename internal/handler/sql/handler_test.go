@@ -125,9 +125,8 @@ func TestErrorsOfTheDatabaseBlameOnlyForWhatIsRefused(t *testing.T) {
 	assert.That(t, len(by) == 1 && mysqldb.Classify(by[1]) == mysqldb.FaultRefused, "blamed: %v", by)
 	w.exec("RENAME TABLE goods TO elsewhere")
 	err := w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1))...)
-	if mysqldb.Classify(err) != mysqldb.FaultUnavailable || strings.HasPrefix(err.Error(), "message") {
-		t.Errorf("without the table: %v", err)
-	}
+	assert.That(t, mysqldb.Classify(err) == mysqldb.FaultUnavailable && !strings.HasPrefix(err.Error(), "message"),
+		"without the table: %v", err)
 }
 
 // Given a guard that changes more than it was taken to, when it is met, then the message is not marked done with it.

@@ -105,15 +105,12 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		file, err := Parse("f.sql", text)
 		if err != nil {
-			if _, ok := errors.AsType[*Error](err); !ok {
-				t.Errorf("an error without a place: %v", err)
-			}
+			_, ok := errors.AsType[*Error](err)
+			assert.That(t, ok, "an error without a place: %v", err)
 			return
 		}
 		for _, s := range file.all {
-			if asWritten(s) == "" {
-				t.Error("an empty statement")
-			}
+			assert.That(t, asWritten(s) != "", "an empty statement")
 		}
 	})
 }

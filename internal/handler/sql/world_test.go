@@ -65,9 +65,7 @@ func (w *world) show(query string) string {
 		}
 		return strings.Join(line, " "), err
 	}, query)
-	if err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
+	require.That(w.t, err == nil, "%s: %v", query, err)
 	return strings.Join(lines, "\n")
 }
 

@@ -83,14 +83,11 @@ func FuzzDecode(f *testing.F) {
 			if it.SKU != want.Items[i].SKU || it.Quantity != want.Items[i].Quantity {
 				t.Fatalf("item %d is %+v, of encoding/json %+v", i, it, want.Items[i])
 			}
-			if it.SKU < 1 || it.Quantity < 1 || it.Quantity > maxItemQuantity {
-				t.Fatalf("item %d is %+v", i, it)
-			}
+			require.That(t, it.SKU >= 1 && it.Quantity >= 1 && it.Quantity <= maxItemQuantity, "item %d is %+v", i, it)
 		}
-		if n := len(got.OrderSN); n < 1 || n > maxOrderSNBytes || len(body) > strictjson.MaxBytes ||
-			len(got.Items) > maxItems {
-			t.Fatalf("accepted %d bytes of order_sn, %d items, body of %d", n, len(got.Items), len(body))
-		}
+		n := len(got.OrderSN)
+		require.That(t, n >= 1 && n <= maxOrderSNBytes && len(body) <= strictjson.MaxBytes && len(got.Items) <= maxItems,
+			"accepted %d bytes of order_sn, %d items, body of %d", n, len(got.Items), len(body))
 	})
 }
 

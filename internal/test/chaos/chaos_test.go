@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
@@ -26,13 +27,9 @@ func told(plan []planned) (lines []string) {
 func TestSeedRepeatsTheSchedule(t *testing.T) {
 	o := Options{Seed: 7, Phase: Phases()[0], Duration: time.Minute}
 	first, again := told(o.schedule()), told(o.schedule())
-	if !slices.Equal(first, again) {
-		t.Error("the same seed gave two schedules")
-	}
+	assert.That(t, slices.Equal(first, again), "the same seed gave two schedules")
 	o.Seed = 8
-	if slices.Equal(first, told(o.schedule())) {
-		t.Error("two seeds gave the same schedule")
-	}
+	assert.That(t, !slices.Equal(first, told(o.schedule())), "two seeds gave the same schedule")
 }
 
 // Given a figure by the minute, then it grows too fast only where that is beyond doubt.
@@ -63,9 +60,8 @@ func TestASoakFailsOnWhatGrowsBeyondDoubt(t *testing.T) {
 		if grows := len(w.violations) > 0; grows != c.grows {
 			t.Errorf("%s: %v, want a violation: %v", name, w.violations, c.grows)
 		}
-		if err := xml.Unmarshal(must.Get(os.ReadFile(w.o.Soak+".svg")), &struct{}{}); err != nil {
-			t.Errorf("%s: the chart is no XML: %v", name, err)
-		}
+		err := xml.Unmarshal(must.Get(os.ReadFile(w.o.Soak+".svg")), &struct{}{})
+		assert.That(t, err == nil, "%s: the chart is no XML: %v", name, err)
 	}
 }
 
@@ -77,13 +73,11 @@ func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
 		wanted := slices.DeleteFunc(kinds(), func(k kind) bool { return !o.wants(k) })
 		for _, p := range o.schedule()[:len(wanted)] {
 			seen[p.name] = true
-			if p.lasts < seconds(p.least) || p.lasts > seconds(max(p.least, p.most)) {
-				t.Errorf("%s lasts %v, want %d to %d seconds", p.name, p.lasts, p.least, p.most)
-			}
+			assert.That(t, p.lasts >= seconds(p.least) && p.lasts <= seconds(max(p.least, p.most)),
+				"%s lasts %v, want %d to %d seconds", p.name, p.lasts, p.least, p.most)
 		}
-		if len(seen) != len(wanted) {
-			t.Errorf("in phase %s %d kinds of %d are in the first deal", phase.Name, len(seen), len(wanted))
-		}
+		assert.That(t, len(seen) == len(wanted),
+			"in phase %s %d kinds of %d are in the first deal", phase.Name, len(seen), len(wanted))
 	}
 }
 
@@ -110,9 +104,7 @@ func TestRunFailsWhenAFaultNeverHitOrAnythingIsWrong(t *testing.T) {
 	good := func() *world {
 		return &world{report: &oracle.Report{}, tallies: []*tally{{name: "a", times: 2, hit: 1, hits: 3}, {name: "not run"}}}
 	}
-	if err := good().verdict(); err != nil {
-		t.Errorf("a good run fails: %v", err)
-	}
+	assert.OK(t, good().verdict(), "a good run fails:")
 	for want, spoil := range map[string]func(*world){
 		"b never hit anything": func(w *world) { w.tallies = append(w.tallies, &tally{name: "b", times: 5}) },
 		"nobody replayed": func(w *world) {

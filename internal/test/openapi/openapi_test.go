@@ -238,10 +238,9 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		t.Helper()
 		return c.until("the act is "+state, "/acts/"+act.ID, func(a answer) bool { return a.State == state })
 	}
-	if all := ends("done").Result.Report.Groups; len(all) != 1 || all[0].Outcome != "blamed" ||
-		all[0].Count != len(orders) {
-		t.Errorf("the rehearsal came to %+v", all)
-	}
+	all := ends("done").Result.Report.Groups
+	assert.That(t, len(all) == 1 && all[0].Outcome == "blamed" && all[0].Count == len(orders),
+		"the rehearsal came to %+v", all)
 
 	// the cause is mended, and what was dead goes back to work, once
 	act = c.post(http.StatusCreated, "/pause", `{"why":"nobody may act meanwhile"}`)
@@ -257,18 +256,15 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		return a.Act.ID == act.ID && a.Act.State == "done"
 	}).Findings
 	c.get("/reconcile?of=" + act.ID)
-	if len(found) != len(orders) || found[1].Repair != "republish" {
-		t.Fatalf("the comparison has found %+v", found)
-	}
+	require.That(t, len(found) == len(orders) && found[1].Repair == "republish", "the comparison has found %+v", found)
 	mend := `{"of":"` + act.ID + `","number":1,"why":"purged by mistake"}`
 	c.post(http.StatusCreated, "/reconcile/mend", mend)
 	c.until("the message that was mended is applied", "/message?key="+found[1].Key, func(a answer) bool {
 		return a.Messages[0].Status == "success"
 	})
 	act = c.post(http.StatusCreated, "/reconcile/expected", `{"why":"a backup was lost"}`)
-	if r := ends("done").Result.Report; r.Seen != 1 || r.Open != 1 || r.Found[0].Where != "not_seen" {
-		t.Errorf("what should have come: %+v", r)
-	}
+	r := ends("done").Result.Report
+	assert.That(t, r.Seen == 1 && r.Open == 1 && r.Found[0].Where == "not_seen", "what should have come: %+v", r)
 	c.post(http.StatusNotFound, "/reconcile/mend", strings.Replace(mend, `"number":1`, `"number":99`, 1))
 	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, group.Filter)
 	act = c.post(http.StatusCreated, "/runs", run)
@@ -279,9 +275,8 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	before := act.ID
 	act, _ = c.ask("POST", "/runs", run, http.StatusCreated, key, "twice")
 	_, h := c.ask("POST", "/runs", run, http.StatusCreated, key, "twice")
-	if h.Get("Idempotency-Replayed") != "true" || act.ID == before {
-		t.Errorf("the same request again is answered with %v, act %s after %s", h, act.ID, before)
-	}
+	assert.That(t, h.Get("Idempotency-Replayed") == "true" && act.ID != before,
+		"the same request again is answered with %v, act %s after %s", h, act.ID, before)
 	at := url.QueryEscape(ends("done").Created.Format(time.RFC3339Nano))
 	c.until("the order's stock is back", "/order?sn="+orders[0].SN, func(a answer) bool {
 		return a.Messages[0].Status == "success" && a.Reservations[0].Status == "released"
@@ -300,9 +295,8 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		"VALUES ('order.cancelled', 'p', '{}', '9999-12-31', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'no queue')")
 	parked, told := c.get("/outbox?state=parked").Items, c.get("/outbox/message?key=p").Messages
 	c.get("/outbox/preview?kind=outbox_drop&key=p")
-	if len(parked) != 1 || len(told) != 1 || parked[0].State != "parked" {
-		t.Errorf("the outbox is told as %+v and %+v, want one parked message", parked, told)
-	}
+	assert.That(t, len(parked) == 1 && len(told) == 1 && parked[0].State == "parked",
+		"the outbox is told as %+v and %+v, want one parked message", parked, told)
 	c.post(http.StatusCreated, "/outbox",
 		`{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`)
 	c.until("the message is dropped", "/outbox", func(a answer) bool { return len(a.Items) == 0 })
@@ -313,9 +307,8 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.post(http.StatusCreated, "/letter/edit", text)
 	c.post(http.StatusUnprocessableEntity, "/letter/edit", text)
 	told = c.get("/message?key=text%2Fedited-1").Messages
-	if len(told) != 1 || told[0].From == nil || told[0].From.Key != "text" {
-		t.Errorf("of the edited letter it is told %+v", told)
-	}
+	assert.That(t, len(told) == 1 && told[0].From != nil && told[0].From.Key == "text",
+		"of the edited letter it is told %+v", told)
 	for _, path := range []string{"/outbox/message?key=nobody", "/letter?key=nobody", "/message?key=nobody",
 		"/order?sn=nobody", "/acts/nobody", "/letters/groups/nobody"} {
 		c.ask("GET", path, "", http.StatusNotFound)
@@ -333,16 +326,13 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 
 	for path, item := range d.model.Paths.PathItems.FromOldest() {
 		for method := range item.GetOperations().KeysFromOldest() {
-			if !c.seen[strings.ToUpper(method)+" "+path] {
-				t.Errorf("%s %s was not tried", method, path)
-			}
+			assert.That(t, c.seen[strings.ToUpper(method)+" "+path], "%s %s was not tried", method, path)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
-		t.Errorf("the daemon ended with %d, %v", code, err)
-	}
+	code, err := daemon.Stop(ctx)
+	assert.That(t, err == nil && code == 0, "the daemon ended with %d, %v", code, err)
 }
 
 // The test above can only fail if the validator notices what is wrong.

@@ -231,9 +231,8 @@ func TestOracleFindsWhatIsWrongAtTheEndsOfTheChain(t *testing.T) {
 			w.oracle.Chain = &oracle.Chain{Orders: "orders", Outbox: "letters", Told: "told"}
 			w.exec(spoil)
 			report := w.check(oracle.Allowance{}, kind, perfect)
-			if want := (oracle.Ends{Orders: 1, Events: 1}); kind == "" && *report.Ends != want {
-				t.Errorf("counted are %v, want %v", report.Ends, want)
-			}
+			want := (oracle.Ends{Orders: 1, Events: 1})
+			assert.That(t, kind != "" || *report.Ends == want, "counted are %v, want %v", report.Ends, want)
 		})
 	}
 }

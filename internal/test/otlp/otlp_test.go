@@ -240,9 +240,7 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 	})[0]
 	links := batch.links()
 	for body, id := range published {
-		if !slices.Contains(links, id) {
-			t.Errorf("the batch is linked to %v, not to %s of %s", links, id, body)
-		}
+		assert.That(t, slices.Contains(links, id), "the batch is linked to %v, not to %s of %s", links, id, body)
 	}
 	if !batch.ParentSpanID().IsEmpty() || len(links) != 3 || batch.text("messaging.destination.name") != queue {
 		t.Errorf("the batch has the parent %s, %d links, and is of %s", batch.ParentSpanID(), len(links),
@@ -281,7 +279,6 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
-		t.Errorf("the daemon ended with %d, %v", code, err)
-	}
+	code, err := daemon.Stop(ctx)
+	assert.That(t, err == nil && code == 0, "the daemon ended with %d, %v", code, err)
 }

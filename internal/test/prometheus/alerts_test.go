@@ -35,16 +35,13 @@ func TestEachAlertFiresForItsCause(t *testing.T) {
 		}
 	})
 	for _, alert := range alertNames(t) {
-		if !prom.holds(t, fmt.Sprintf(`max_over_time(ALERTS{alertname=%q,alertstate="firing"}[10m])`, alert)) {
-			t.Errorf("%s never fired", alert)
-		}
+		assert.That(t, prom.holds(t, fmt.Sprintf(`max_over_time(ALERTS{alertname=%q,alertstate="firing"}[10m])`, alert)),
+			"%s never fired", alert)
 	}
 	fired := prom.found(t, `max_over_time(ALERTS{job="sound",alertstate="firing"}[10m])`)
 	assert.Is(t, len(fired), 0, "alerts of the daemon that works: %v", fired)
 	for _, expr := range dashboardExpressions(t) {
-		if !prom.holds(t, expr) {
-			t.Errorf("the dashboard asks for %s, and nothing answers", expr)
-		}
+		assert.That(t, prom.holds(t, expr), "the dashboard asks for %s, and nothing answers", expr)
 	}
 }
 
@@ -181,8 +178,7 @@ var causes = map[string]func(w *world){
 		w.rows(3, dedup.Success, "", 48*time.Hour)
 		w.run()
 		w.fires("RollbackdRetentionRests")
-		if !w.prom.holds(w.t, fmt.Sprintf(`rollbackd_retention_runs_total{job=%q,result="failed"} > 0`, w.job)) {
-			w.t.Error("no pass has failed")
-		}
+		assert.That(w.t, w.prom.holds(w.t, fmt.Sprintf(`rollbackd_retention_runs_total{job=%q,result="failed"} > 0`, w.job)),
+			"no pass has failed")
 	},
 }

@@ -74,9 +74,7 @@ func TestPromtoolAcceptsTheDashboardsExpressions(t *testing.T) {
 	rules.WriteString("groups:\n  - name: dashboard\n    rules:\n")
 	for i, expr := range dashboardExpressions(t) {
 		quoted, err := json.Marshal(expr) // a JSON string is one of YAML
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.OK(t, err)
 		fmt.Fprintf(&rules, "      - record: dashboard:expression_%d\n        expr: %s\n", i, quoted)
 	}
 	path := filepath.Join(t.TempDir(), "dashboard.yaml")
@@ -89,9 +87,7 @@ func alertNames(t *testing.T) (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read(t, alertsFile), -1) {
 		names = append(names, m[1])
 	}
-	if len(names) < 20 {
-		t.Fatalf("only %d alerts found: the pattern is wrong", len(names))
-	}
+	require.That(t, len(names) >= 20, "only %d alerts found: the pattern is wrong", len(names))
 	return names
 }
 
@@ -117,9 +113,7 @@ func dashboardExpressions(t *testing.T) (all []string) {
 		}
 	}
 	walk(board)
-	if len(all) < 10 {
-		t.Fatalf("only %d expressions found in %s", len(all), dashboard)
-	}
+	require.That(t, len(all) >= 10, "only %d expressions found in %s", len(all), dashboard)
 	return all
 }
 
@@ -140,9 +134,7 @@ func sped(t *testing.T, file string) string {
 		d := time.Duration(count) * units[m[3]] / faster
 		return m[1] + strconv.FormatInt(d.Milliseconds(), 10) + "ms" + m[4]
 	})
-	if n < 5 {
-		t.Fatalf("only %d time spans found in %s: the pattern is wrong", n, file)
-	}
+	require.That(t, n >= 5, "only %d time spans found in %s: the pattern is wrong", n, file)
 	return text
 }
 

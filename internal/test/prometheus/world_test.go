@@ -172,9 +172,8 @@ func (w *world) guess() {
 		return
 	}
 	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusTooManyRequests {
-		w.t.Errorf("a wrong token is answered with %s", answer.Status)
-	}
+	assert.That(w.t, answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusTooManyRequests,
+		"a wrong token is answered with %s", answer.Status)
 }
 
 func (w *world) exec(query string, args ...any) {
@@ -294,7 +293,5 @@ func (s *server) fires(t *testing.T, alert, job string, within time.Duration) {
 
 func eventually(t *testing.T, what string, within time.Duration, yes func() bool) {
 	t.Helper()
-	if !poll.Within(within, yes) {
-		t.Fatalf("still not after %v: %s", within, what)
-	}
+	require.That(t, poll.Within(within, yes), "still not after %v: %s", within, what)
 }

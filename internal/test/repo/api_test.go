@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -25,13 +26,10 @@ const lastAPI = "internal/test/repo/testdata/api.txt"
 // name, as `consumer.Open`. It asks no program outside this module for what that cannot name.
 func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 	now := apiOf(t)
-	if len(now) < 500 {
-		t.Errorf("only %d things are exported: does this test still look at the right ones?", len(now))
-	}
+	assert.That(t, len(now) >= 500,
+		"only %d things are exported: does this test still look at the right ones?", len(now))
 	for _, line := range now {
-		if strings.Contains(line, "internal/") {
-			t.Errorf("an internal type stands in a public signature: %s", line)
-		}
+		assert.That(t, !strings.Contains(line, "internal/"), "an internal type stands in a public signature: %s", line)
 	}
 	if *released {
 		require.OK(t, os.WriteFile(filepath.Join(root(t), lastAPI), []byte(strings.Join(now, "\n")+"\n"), 0o600))
@@ -40,9 +38,8 @@ func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 	unreleased, _, _ := strings.Cut(text, "\n## [")
 	for _, line := range strings.Split(strings.TrimSpace(read(t, lastAPI)), "\n") {
 		name, _, _ := strings.Cut(line, " ")
-		if !slices.Contains(now, line) && !strings.Contains(unreleased, "`"+name+"`") {
-			t.Errorf("%s: keep it as it was, or name `%s` under Unreleased in CHANGELOG.md, with what to do", line, name)
-		}
+		assert.That(t, slices.Contains(now, line) || strings.Contains(unreleased, "`"+name+"`"),
+			"%s: keep it as it was, or name `%s` under Unreleased in CHANGELOG.md, with what to do", line, name)
 	}
 }
 

@@ -16,15 +16,13 @@ import (
 // uses one of the first, directly or through others: who reads the engine from top to bottom is never sent back up.
 func TestNoFileOfTheEngineCallsOneThatCallsIt(t *testing.T) {
 	calls := callsBetweenFiles(t, "consumer")
-	if n := len(calls["life.go"]); n < 5 {
-		t.Fatalf("life.go calls functions of %d other files, which cannot be", n)
-	}
+	n := len(calls["life.go"])
+	require.That(t, n >= 5, "life.go calls functions of %d other files, which cannot be", n)
 	var goDown func(file string, way []string)
 	done := map[string]bool{}
 	goDown = func(file string, way []string) {
-		if slices.Contains(way, file) {
-			t.Fatalf("these calls go round; move a function to the file that uses it, or below all who do: %q", way)
-		}
+		require.That(t, !slices.Contains(way, file),
+			"these calls go round; move a function to the file that uses it, or below all who do: %q", way)
 		for to, call := range calls[file] {
 			if !done[to] {
 				goDown(to, append(slices.Clip(way), file, call))

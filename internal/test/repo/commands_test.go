@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 var (
@@ -26,9 +28,8 @@ func TestCommandsOfThePagesAreRunOrSayWhyNot(t *testing.T) {
 		lines, fenced := strings.Split(read(t, page), "\n"), false
 		for i, line := range lines {
 			language, fence := strings.CutPrefix(line, "```")
-			if strings.HasPrefix(line, "    ") && !fenced && i > 0 && lines[i-1] == "" {
-				t.Errorf("%s:%d is indented: put it between ``` lines", page, i+1)
-			}
+			assert.That(t, !strings.HasPrefix(line, "    ") || fenced || i <= 0 || lines[i-1] != "",
+				"%s:%d is indented: put it between ``` lines", page, i+1)
 			if !fence {
 				continue
 			}
@@ -47,7 +48,5 @@ func TestCommandsOfThePagesAreRunOrSayWhyNot(t *testing.T) {
 			}
 		}
 	}
-	if run < 10 {
-		t.Errorf("only %d blocks of commands are run by tests", run)
-	}
+	assert.That(t, run >= 10, "only %d blocks of commands are run by tests", run)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -92,14 +93,11 @@ func TestExamplesOfTheLibraryRunAndAreWhole(t *testing.T) {
 				continue
 			}
 			run++
-			if len(examples) != 1 || example.Play == nil {
-				t.Errorf("what is shown of Example%s in %s is not whole: nothing stands beside it", example.Name, name)
-			}
+			assert.That(t, len(examples) == 1 && example.Play != nil,
+				"what is shown of Example%s in %s is not whole: nothing stands beside it", example.Name, name)
 		}
 	}
-	if run < leastExamples {
-		t.Errorf("%d examples are run, want %d at least", run, leastExamples)
-	}
+	assert.That(t, run >= leastExamples, "%d examples are run, want %d at least", run, leastExamples)
 }
 
 // testFiles are the files of the tests, parsed, by their paths.
@@ -197,11 +195,7 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 		}
 	}
 	for _, of := range excuses {
-		if !excused[of] {
-			t.Errorf("unshown has %s, which is shown, or is no verb", of)
-		}
+		assert.That(t, excused[of], "unshown has %s, which is shown, or is no verb", of)
 	}
-	if verbs < 100 {
-		t.Errorf("only %d verbs were looked at", verbs)
-	}
+	assert.That(t, verbs >= 100, "only %d verbs were looked at", verbs)
 }

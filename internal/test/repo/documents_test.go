@@ -44,14 +44,10 @@ func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 	const name = "docs/messages.md"
 	page := read(t, name)
 	for _, o := range consumer.Outcomes() {
-		if !strings.Contains(page, "| `"+o.String()+"` |") {
-			t.Errorf("%s has no row for the outcome %s", name, o)
-		}
+		assert.That(t, strings.Contains(page, "| `"+o.String()+"` |"), "%s has no row for the outcome %s", name, o)
 	}
 	for _, r := range dedup.Reasons() {
-		if !strings.Contains(page, "| `"+string(r)+"` |") {
-			t.Errorf("%s has no row for the reason %s", name, r)
-		}
+		assert.That(t, strings.Contains(page, "| `"+string(r)+"` |"), "%s has no row for the reason %s", name, r)
 	}
 }
 
@@ -62,9 +58,8 @@ func TestOperationsPageHasEveryMetric(t *testing.T) {
 	const made = `\b(?:Name:\s+|(?:counter|gauge|histogram|shared)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`
 	eachMatch(t, made, func(file, metric string) {
 		known[metric] = true
-		if !strings.Contains(page, "`"+metric+"`") && !strings.Contains(page, "`"+metric+"{") {
-			t.Errorf("%s has no row for the metric %s of %s", name, metric, file)
-		}
+		assert.That(t, strings.Contains(page, "`"+metric+"`") || strings.Contains(page, "`"+metric+"{"),
+			"%s has no row for the metric %s of %s", name, metric, file)
 	})
 	recorded := regexp.MustCompile(`[a-z_]+:rollbackd_[a-z_]+:[a-z0-9_]+`)
 	for _, name := range recorded.FindAllString(read(t, "deploy/prometheus/rules.yaml"), -1) {
@@ -76,9 +71,8 @@ func TestOperationsPageHasEveryMetric(t *testing.T) {
 		names := used.FindAllString(read(t, "deploy/"+file), -1)
 		assert.AtLeast(t, len(names), 10, "only metrics found in %s", file)
 		for _, name := range names {
-			if !known[name] && !known[histogram.ReplaceAllString(name, "")] {
-				t.Errorf("%s uses %s, which nobody exports or records", file, name)
-			}
+			assert.That(t, known[name] || known[histogram.ReplaceAllString(name, "")],
+				"%s uses %s, which nobody exports or records", file, name)
 		}
 	}
 }
@@ -88,9 +82,8 @@ var histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
 func TestArchitectureNamesEveryPackage(t *testing.T) {
 	page := read(t, "ARCHITECTURE.md")
 	for _, a := range arrows {
-		if !strings.Contains(page, "\n| `"+a.from+"` |") {
-			t.Errorf("ARCHITECTURE.md has no row for the package %s", a.from)
-		}
+		assert.That(t, strings.Contains(page, "\n| `"+a.from+"` |"),
+			"ARCHITECTURE.md has no row for the package %s", a.from)
 	}
 }
 
@@ -118,15 +111,11 @@ func read(t *testing.T, name string) string {
 func between(t *testing.T, name, begin, end string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(read(t, name), begin)
-	if !ok {
-		t.Fatalf("%s has no %q", name, begin)
-	}
+	require.That(t, ok, "%s has no %q", name, begin)
 	text, _, ok := strings.Cut(rest, end)
 	if end == "" {
 		return rest
 	}
-	if !ok {
-		t.Fatalf("%s has no %q behind %q", name, end, begin)
-	}
+	require.That(t, ok, "%s has no %q behind %q", name, end, begin)
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -57,9 +58,7 @@ func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {
 	var r results
 	all := map[string]json.RawMessage{}
 	require.OK(t, errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, &all)))
-	if !r.Run.Complete {
-		t.Error("bench/results.json is of a trial, not of a whole run")
-	}
+	assert.That(t, r.Run.Complete, "bench/results.json is of a trial, not of a whole run")
 	generated(t, "docs/scaling.md", "<!-- figures: bench/results.json -->\n", "<!-- end of figures -->",
 		r.machine()+"\n"+r.speeds()+"\n"+figureHead+figures(t, all, shown))
 	generated(t, "README.md", "<!-- summary: bench/results.json -->\n", "<!-- end of summary -->",
@@ -119,9 +118,8 @@ func figures(t *testing.T, all map[string]json.RawMessage, keys []string) string
 	var b strings.Builder
 	for _, key := range keys {
 		var f shownFigure
-		if err := json.Unmarshal(all[key], &f); err != nil {
-			t.Fatalf("bench/results.json: %s: %v", key, err)
-		}
+		err := json.Unmarshal(all[key], &f)
+		require.That(t, err == nil, "bench/results.json: %s: %v", key, err)
 		unit := strings.TrimSuffix(" "+f.Unit, " ratio")
 		missed := ""
 		if f.Reached != nil && !*f.Reached {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 const module = "github.com/rollbackd/rollbackd/"
@@ -175,9 +177,7 @@ var listed = sync.OnceValues(func() (all []pkg, err error) {
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	all, err := listed()
-	if err != nil || len(all) == 0 {
-		t.Fatalf("go list found %d packages: %v", len(all), err)
-	}
+	require.That(t, err == nil && len(all) > 0, "go list found %d packages: %v", len(all), err)
 	return all
 }
 

@@ -20,8 +20,7 @@ func TestEachRunOfTheModelHasItsResult(t *testing.T) {
 	assert.AtLeast(t, len(run), 100, "checks found in run.sh")
 	results := "\n" + read(t, "docs/model/results.txt")
 	for _, name := range run {
-		if !strings.Contains(results, "\n"+name+" | ") {
-			t.Errorf("run.sh runs %s, and docs/model/results.txt has no line of it", name)
-		}
+		assert.That(t, strings.Contains(results, "\n"+name+" | "),
+			"run.sh runs %s, and docs/model/results.txt has no line of it", name)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // pages are the Markdown files of the repository.
@@ -37,9 +40,7 @@ func allFiles(t *testing.T) (found []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("walk the repository: %v", err)
-	}
+	require.That(t, err == nil, "walk the repository: %v", err)
 	return found
 }
 
@@ -55,9 +56,7 @@ func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
 	readme, list := read(t, "README.md"), read(t, decisions+"README.md")
 	for _, page := range pages(t) {
 		if name, ok := strings.CutPrefix(page, decisions); ok && name != "README.md" {
-			if !strings.Contains(list, "]("+name+")") {
-				t.Errorf("%sREADME.md does not link %s", decisions, name)
-			}
+			assert.That(t, strings.Contains(list, "]("+name+")"), "%sREADME.md does not link %s", decisions, name)
 		} else if strings.HasPrefix(page, "docs/") && !strings.Contains(readme, "]("+page+")") {
 			t.Errorf("README.md does not link %s", page)
 		}

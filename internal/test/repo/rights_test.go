@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/grants"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
@@ -40,9 +41,7 @@ func TestAccountFilesHoldTheRights(t *testing.T) {
 	}
 	want := []string{"mysql-1-migrate.sql", "mysql-2-daemon.sql", "mysql-3-outbox.sql", "rabbitmq-definitions.json",
 		"redis-users.acl"}
-	if !slices.Equal(names, want) {
-		t.Errorf("%s holds %q, want %q", dir, names, want)
-	}
+	assert.That(t, slices.Equal(names, want), "%s holds %q, want %q", dir, names, want)
 }
 
 // filled is a form of testdata/rights with the rights for an installation with the usual names.
@@ -86,9 +85,7 @@ func filled(t *testing.T, form, classic string) string {
 			return strings.Join(text, ", ")
 		},
 	}).ParseFiles("testdata/rights/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.OK(t, err)
 	var text strings.Builder
 	require.OK(t, forms.Execute(&text, map[string]any{
 		"Migrate": rights.MySQL(n, rights.Migrate), "Work": rights.MySQL(n, work...), "Lock": rights.Lock(work...),

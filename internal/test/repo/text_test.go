@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // top is the folder of the module.
@@ -33,22 +35,18 @@ func eachMatch(t *testing.T, expression string, see func(file, match string)) {
 			see(name, m[1])
 		}
 	}
-	if seen == 0 {
-		t.Errorf("nothing matches %s: does this test still look at the right thing?", expression)
-	}
+	assert.That(t, seen != 0, "nothing matches %s: does this test still look at the right thing?", expression)
 }
 
 func TestEachHeaderIsDeclaredOnce(t *testing.T) {
 	where := map[string]string{}
 	eachMatch(t, `"(x-rollbackd-[a-z0-9-]*)"`, func(file, header string) {
-		if before := where[header]; before != "" {
-			t.Errorf("header %q is written in %s and in %s, want once", header, before, file)
-		}
+		before := where[header]
+		assert.That(t, before == "", "header %q is written in %s and in %s, want once", header, before, file)
 		where[header] = file
 		// The connection writes its mark before any other part of the program sees the message.
-		if !strings.HasPrefix(file, "internal/wire/") && file != "internal/rabbit/unreadable.go" {
-			t.Errorf("header %q is declared in %s, want in internal/wire, which knows all of them", header, file)
-		}
+		assert.That(t, strings.HasPrefix(file, "internal/wire/") || file == "internal/rabbit/unreadable.go",
+			"header %q is declared in %s, want in internal/wire, which knows all of them", header, file)
 	})
 }
 
@@ -57,9 +55,7 @@ func TestEachHeaderIsDeclaredOnce(t *testing.T) {
 func TestOneFolderOpensMySQL(t *testing.T) {
 	allowed := regexp.MustCompile(`^(internal/(test|cmd|mysqldb)|deploy|bench)/`)
 	eachMatch(t, `\b((?:sql|stdsql|gorm)\.Open|mysql\.NewConnector)\(`, func(file, door string) {
-		if !allowed.MatchString(file) {
-			t.Errorf("%s has %s: use mysqldb.Open, or its connectors", file, door)
-		}
+		assert.That(t, allowed.MatchString(file), "%s has %s: use mysqldb.Open, or its connectors", file, door)
 	})
 }
 
@@ -88,13 +84,11 @@ func TestNoFileNamesAPathOfOneMachineOrHasTheMarksOfAConflict(t *testing.T) {
 				continue // there is no more to find
 			}
 			for _, match := range machinePath.FindAllSubmatch(line, -1) {
-				if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
-					t.Errorf("%s names %s, which exists on one machine only", at, found)
-				}
+				found := string(match[1])
+				assert.That(t, slices.Contains(notOfAMachine, found), "%s names %s, which exists on one machine only", at, found)
 			}
-			if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) {
-				t.Errorf("%s has a mark of a conflict: %s", at, line)
-			}
+			assert.That(t, !bytes.HasPrefix(line, []byte("<<<<<<< ")) && !bytes.HasPrefix(line, []byte(">>>>>>> ")),
+				"%s has a mark of a conflict: %s", at, line)
 		}
 	}
 	if seen < 100 {

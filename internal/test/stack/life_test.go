@@ -24,12 +24,10 @@ func TestStartThatFailsShowsTheLogAndLeavesNothing(t *testing.T) {
 
 	_, err := Start(t.Context(), Options{Only: []Kind{KindRedis}, RedisArgs: []string{"--no-such-setting", "1"}})
 
-	if err == nil || !strings.Contains(err.Error(), "no-such-setting") {
-		t.Errorf("Start = %v, want what redis wrote of the setting", err)
-	}
-	if left, _ := filepath.Glob(filepath.Join(tmp, "*")); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "no-such-setting"),
+		"Start = %v, want what redis wrote of the setting", err)
+	left, _ := filepath.Glob(filepath.Join(tmp, "*"))
+	assert.That(t, len(left) == 0, "left behind: %v", left)
 }
 
 // processesIn finds the processes which have a folder below dir as their home, as all our servers and their helpers
@@ -79,9 +77,7 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	require.OK(t, cmd.Start())
 	dir, _ := bufio.NewReader(stdout).ReadString('\n') // an early end shows in what was read
 	dir = strings.TrimSpace(dir)
-	if !filepath.IsAbs(dir) {
-		t.Fatalf("the helper said %q, want its folder", dir)
-	}
+	require.That(t, filepath.IsAbs(dir), "the helper said %q, want its folder", dir)
 	assert.AtLeast(t, len(processesIn(t, dir)), 4, "processes run in the stack's folder")
 
 	// When it is killed.
@@ -121,9 +117,7 @@ func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
 				}
 				t.Setenv(name, value)
 			}
-			if slices.Contains(Missing(), KindRedis) {
-				t.Error("the redis that is given counts as missing")
-			}
+			assert.That(t, !slices.Contains(Missing(), KindRedis), "the redis that is given counts as missing")
 			given := &sharedServer{}
 			assert.Is(t, given.get(t, KindRedis).url, s.Redis.URL(), "shared redis")
 			skipped := true

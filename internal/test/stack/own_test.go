@@ -50,9 +50,7 @@ func TestFaultThatDoesNotHappenFailsTheTest(t *testing.T) {
 		t.Error("a running server was started")
 	}
 	s.t = t
-	if len(r.errors) != 3 {
-		t.Errorf("the test failed %d times, want 3: %q", len(r.errors), r.errors)
-	}
+	assert.That(t, len(r.errors) == 3, "the test failed %d times, want 3: %q", len(r.errors), r.errors)
 }
 
 func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
@@ -77,9 +75,8 @@ func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
 			break
 		}
 	}
-	if full, ok := errors.AsType[*mysql.MySQLError](err); !ok || full.Number != 1114 {
-		t.Errorf("INSERT on a full disk = %v, want error 1114", err)
-	}
+	full, ok := errors.AsType[*mysql.MySQLError](err)
+	assert.That(t, ok && full.Number == 1114, "INSERT on a full disk = %v, want error 1114", err)
 
 	s.FreeDisk()
 
@@ -103,9 +100,7 @@ func TestNoTwoGetTheSameFreeAddress(t *testing.T) {
 			for range 100 { // by chance some 27 of 800 among 12,000 would be alike
 				addr := FreeAddr(t)
 				mu.Lock()
-				if got[addr] {
-					t.Errorf("%s was given twice", addr)
-				}
+				assert.That(t, !got[addr], "%s was given twice", addr)
 				got[addr] = true
 				mu.Unlock()
 			}

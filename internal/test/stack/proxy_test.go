@@ -99,9 +99,8 @@ func TestProxyHoldKeepsBytesAndLosesNone(t *testing.T) {
 	p.Hold(true)
 	say(t, c, "held")
 	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-	if n, err := c.Read(make([]byte, 4)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("read %d bytes, %v while held; want none", n, err)
-	}
+	n, err := c.Read(make([]byte, 4))
+	require.That(t, n == 0 && errors.Is(err, os.ErrDeadlineExceeded), "read %d bytes, %v while held; want none", n, err)
 	p.Hold(false)
 	hear(t, c, "held")
 }
@@ -134,9 +133,8 @@ func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {
 		say(t, c, "kill")
 		hear(t, c, "kill") // as yet it may be something else
 		say(t, c, "er")
-		if n, err := c.Read(make([]byte, 8)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("read = %d, %v, want a reset", n, err)
-		}
+		n, err := c.Read(make([]byte, 8))
+		assert.That(t, errors.Is(err, syscall.ECONNRESET), "read = %d, %v, want a reset", n, err)
 	}
 	assert.Is(t, p.Killed(), 2, "connections were killed")
 	p.KillOn(nil)
