@@ -7,9 +7,12 @@ GO ?= go
 # One way to build, so that what one target has compiled serves the others: with -race it takes minutes. Lint vets.
 export GOFLAGS := $(GOFLAGS) -trimpath -vet=off
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
-PKG ?= $(LONGEST) $(shell $(GO) list ./... | grep -v /internal/test/repo)
-# go test begins the packages in this order: those that take longest are not left for the end, when nothing runs beside.
-LONGEST = ./consumer ./internal/daemon ./internal/cli ./outbox/relay ./deadletter ./internal/operator ./internal/rabbit ./dedup ./internal/shovel
+PKG ?= $(ORDER) $(shell $(GO) list ./... | grep -v /internal/test/repo)
+# go test begins the packages in this order. Those whose tests wait for most of their time stand beside the first, and those
+# that keep all processors busy come after them: nothing that waits is left for the end, when nothing runs beside.
+WAITING = ./outbox/relay ./internal/operator ./deadletter ./consumer/consumertest ./internal/shovel ./internal/certs \
+	./internal/mysqldb ./internal/test/stack ./internal/lockers ./internal/legacyimport
+ORDER = ./consumer $(WAITING) ./internal/daemon ./internal/cli ./internal/rabbit ./dedup
 ARGS ?=
 # Servers write into memory where there is room for them: they are killed, and nobody pulls the power plug.
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})

@@ -55,7 +55,7 @@ func prepareRabbit(dir string, o Options, first *Server) *Server {
 		"RABBITMQ_PID_FILE="+filepath.Join(dir, "pid"),
 		// Idle schedulers sleep at once instead of turning for a while: the processors are others'.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none -start_epmd false "+
-			"-kernel inet_dist_use_interface {127,0,0,1}",
+			"-kernel inet_dist_use_interface {127,0,0,1} "+o.RabbitMQErl,
 		"detached=true", // the script becomes the server (exec) instead of waiting for it as its parent
 	))
 	s.url = fmt.Sprintf("amqp://%s:%s@%s/", login, password, addr)

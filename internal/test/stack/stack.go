@@ -56,6 +56,8 @@ type Options struct {
 	// RabbitMQPlugins are enabled beside rabbitmq_consistent_hash_exchange. With rabbitmq_management, [Server.HTTP] tells
 	// where.
 	RabbitMQPlugins []string
+	// RabbitMQErl is added to the command line of RabbitMQ's Erlang, for instance +S 1:1 for one scheduler.
+	RabbitMQErl string
 	// MySQLNodes is how many nodes form one database cluster, behind a HAProxy that sends all clients to one of them; 0
 	// and 1: one server, and no HAProxy.
 	MySQLNodes int
