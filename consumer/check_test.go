@@ -46,8 +46,6 @@ var lineOfIdle = below(2)
 
 func (idle) Handle(context.Context, *gorm.DB, []consumer.Message) error { return nil }
 
-const crosses = "a handler has locked rows in another order than for another batch | "
-
 const idles = "a handler has sent nothing for long while its transaction held locks | "
 
 // warnings are what the log has of checks: what, statement, line and cure. That a handler has idled is told only if it
@@ -61,11 +59,7 @@ func (w *world) warnings(want string) (all []string) {
 		var parts []string
 		for _, name := range []string{"msg", "statement", "line", "do"} {
 			found := regexp.MustCompile(` ` + name + `=("(?:[^"\\]|\\.)*"|\S+)`).FindStringSubmatch(line)
-			if found == nil {
-				parts = append(parts, "")
-				continue
-			}
-			parts = append(parts, strings.Trim(found[1], `"`))
+			parts = append(parts, strings.Trim(append(found, "", "")[1], `"`)) // nothing where it was not found
 		}
 		all = append(all, strings.Join(parts, " | "))
 	}
@@ -76,14 +70,15 @@ func (w *world) warnings(want string) (all []string) {
 // somebody checks, then the log tells of it once, with the statement, the line and the cure; the messages end as they
 // would without.
 func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
-	each(t, map[string]struct {
+	type one struct {
 		setup   []string
-		handler func(w *world, line *string) consumer.Handler
+		handler func(line *string) consumer.Handler
 		want    string // a part of the one warning behind "check: "; LINE stands for the line
-	}{
+	}
+	each(t, map[string]one{
 		"a table without transactions": {
 			[]string{"CREATE TABLE audit (k VARBINARY(255)) ENGINE=MyISAM"},
-			func(_ *world, line *string) consumer.Handler {
+			func(line *string) consumer.Handler {
 				return by(false, func(tx *gorm.DB, m consumer.Message) error {
 					if err := insert(tx, m.Key); err != nil {
 						return err
@@ -96,7 +91,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		},
 		"a table in memory, by its model": {
 			[]string{"CREATE TABLE noted (k VARCHAR(255)) ENGINE=MEMORY"},
-			func(_ *world, line *string) consumer.Handler {
+			func(line *string) consumer.Handler {
 				return by(false, func(tx *gorm.DB, m consumer.Message) error {
 					*line = below(1)
 					return tx.Table("noted").Create(map[string]any{"k": m.Key}).Error
@@ -107,22 +102,17 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		"behind a trigger": {
 			[]string{"CREATE TABLE audit (k VARBINARY(255)) ENGINE=MyISAM",
 				"CREATE TRIGGER audits AFTER INSERT ON effect FOR EACH ROW INSERT INTO audit VALUES (NEW.k)"},
-			func(_ *world, line *string) consumer.Handler {
-				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-					for _, m := range msgs {
-						*line = below(1)
-						_, err := consumer.SQL(tx).ExecContext(ctx, "INSERT INTO effect VALUES (?, '')", m.Key)
-						if err != nil {
-							return err
-						}
-					}
-					return nil
+			func(line *string) consumer.Handler {
+				return by(false, func(tx *gorm.DB, m consumer.Message) error {
+					*line = below(1)
+					_, err := consumer.SQL(tx).ExecContext(tx.Statement.Context, "INSERT INTO effect VALUES (?, '')", m.Key)
+					return err
 				})
 			}, lasts + "INSERT INTO effect VALUES (?, '') | LINE | this statement, or " +
 				"one before it in its transaction, writes by a view, a trigger or a procedure",
 		},
 		"it idles before it returns": {
-			nil, func(_ *world, line *string) consumer.Handler {
+			nil, func(line *string) consumer.Handler {
 				return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 					for _, m := range msgs {
 						*line = below(1)
@@ -137,7 +127,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		"tables in another order, by models": {
 			append([]string{"CREATE TABLE total (k INT PRIMARY KEY, n INT) ENGINE=InnoDB", "INSERT INTO total VALUES (1, 0)"},
 				shelves...),
-			func(_ *world, line *string) consumer.Handler {
+			func(line *string) consumer.Handler {
 				return handling(func(tx *gorm.DB, msgs []consumer.Message) error {
 					one, other := "shelf", "total"
 					if msgs[0].Key > "order-0001" {
@@ -152,27 +142,23 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 					}
 					return nil
 				})
-			}, crosses + "UPDATE `shelf` SET `n`=n + ? WHERE k = ? | " +
-				"LINE | change rows in one order",
+			}, "a handler has locked rows in another order than for another batch | UPDATE `shelf` SET " +
+				"`n`=n + ? WHERE k = ? | LINE | change rows in one order",
 		},
 		"nothing, in a type of its own": {
-			nil, func(_ *world, line *string) consumer.Handler {
+			nil, func(line *string) consumer.Handler {
 				*line = lineOfIdle
 				return idle{}
 			}, "a handler has returned nil without a statement |  | LINE | write through the tx",
 		},
 		"nothing for a body, behind middleware": {
-			nil, func(_ *world, line *string) consumer.Handler {
+			nil, func(line *string) consumer.Handler {
 				*line = below(1)
 				f := func(context.Context, *gorm.DB, struct{}, consumer.Message) error { return nil }
 				return consumer.With(consumer.Mux{tag: consumer.JSON(f)}, consumer.Recover)
 			}, "a handler has returned nil without a statement |  | LINE | write through the tx",
 		},
-	}, func(t *testing.T, w *world, tc struct {
-		setup   []string
-		handler func(w *world, line *string) consumer.Handler
-		want    string
-	}) {
+	}, func(t *testing.T, w *world, tc one) {
 		for _, text := range tc.setup {
 			w.exec(text)
 		}
@@ -181,7 +167,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		line, schema := "", w.database()
 		w.cfg.Check = true
 		w.oneBatch(2)
-		w.handler = tc.handler(w, &line)
+		w.handler = tc.handler(&line)
 		w.startWith(keys("order", 6)...)
 		w.ended(dedup.Success, keys("order", 6)...)
 		w.quiet()
@@ -223,9 +209,9 @@ func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	w.applied("order-0")
 	want := "check: a statement came after its handler had returned, and was refused | INSERT INTO effect VALUES " +
 		"('late', '') | " + line + " | wait for the goroutines that use tx"
-	if got := w.warnings(""); len(got) != 1 || !strings.HasPrefix(got[0], want) {
-		t.Errorf("the warnings: %q, want one that begins with %q", got, want)
-	}
+	got := w.warnings("")
+	assert.That(t, len(got) == 1 && strings.HasPrefix(got[0], want), "the warnings: %q, want one that begins with %q",
+		got, want)
 }
 
 // Given a handler that is called again because it blames a message, whether somebody checks or not, then what it wrote

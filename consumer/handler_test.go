@@ -22,6 +22,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // insert is what a handler of these tests writes.
@@ -124,8 +125,7 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 		"too slow": {func(tx *gorm.DB, m consumer.Message) error {
 			<-tx.Statement.Context.Done()
 			return tx.Statement.Context.Err()
-		},
-			"handler timeout: over 2s"},
+		}, "handler timeout: over 2s"},
 		"too slow and deaf": {func(tx *gorm.DB, _ consumer.Message) error { <-tx.Statement.Context.Done(); return nil },
 			"handler timeout: over 2s"},
 		"a CHECK refuses":                   {text(minus), "positive"},
@@ -716,14 +716,7 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	w.hasty()
 	w.oneBatch(30)
 	s := w.calling(consumer.CallOptions{Concurrency: 2, Timeout: time.Second})
-	s.answering(func(ctx context.Context, _ consumer.Message) error {
-		select { // each call takes its time
-		case <-time.After(400 * time.Millisecond):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+	s.answering(func(ctx context.Context, _ consumer.Message) error { return wait.For(ctx, 400*time.Millisecond) })
 	all := keys("order", 30)
 	w.startWith(all...)
 	w.ended(dedup.Success, all...)

@@ -343,9 +343,8 @@ func TestAConnectionThatEndsWithALetterCostsNoFurtherRun(t *testing.T) {
 		require.OK(t, errors.Join(first.drained(), second.drained()))
 		is(w, "calls of hopeless", w.times("hopeless"), 1)
 		w.wantRow("hopeless", wanted{Reason: "permanent", Remark: "already shipped"})
-		if n := w.letters()["hopeless"]; n < 1 || n > tc.letters {
-			t.Errorf("%d letters, want one, or one more for each lost confirm: at most %d", n, tc.letters)
-		}
+		n := w.letters()["hopeless"]
+		assert.That(t, n >= 1 && n <= tc.letters, "%d letters, want one, or one more for each lost confirm", n)
 		w.want("effects", w.effects(), once(keys("good", 50)...))
 	})
 }
@@ -415,7 +414,7 @@ func aLetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T, serve
 func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) {
 	w := newWorld(t)
 	dead := w.deadQueue()
-	mend := w.hopelessUntilMended("bad")
+	w.hopeless("bad")
 	room := w.full(dead)
 	l := w.proxied()
 	r := w.startWith("bad")
@@ -442,10 +441,9 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 	is(w, "letters that count as unknown", w.samples("rollbackd_publishes_total")["letter unknown"], 1)
 	w.logged("may have copies that it did not confirm")
 	// and a replay acts on one of them
-	mend()
-	if res := w.replays("bad"); res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
-		t.Errorf("the replay: %+v, want one letter replayed and one dropped", res)
-	}
+	w.rejecting("bad", nil)
+	res := w.replays("bad")
+	assert.That(t, res.Replayed == 1 && res.Duplicates+res.Stale == 1, "%+v, want one letter replayed, one dropped", res)
 	w.applied("bad")
 }
 
@@ -508,8 +506,6 @@ func TestTheBackstopsClaimOutlivesNoLease(t *testing.T) {
 	w.recovered(first)
 	w.recovered(second)
 	w.died("one", "two")
-	for _, k := range []string{"one", "two"} {
-		w.wantRow(k, wanted{Attempts: 2, Reason: "delivery_limit"})
-		is(w, "calls of "+k, w.times(k), 0)
-	}
+	w.wantRows(wanted{Attempts: 2, Reason: "delivery_limit"}, "one", "two")
+	w.want("calls", w.calls.of(), nil)
 }

@@ -93,13 +93,10 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 		w.ended(dedup.Dead, "bad") // without the lock there may be two letters
 		w.quiet()
 		events := w.events("bad")
-		var failures []dedup.Event
-		for _, e := range events {
+		failures := slices.DeleteFunc(slices.Clone(events), func(e dedup.Event) bool {
 			// a claim that was given back, without an attempt, has no error
-			if e.From != dedup.Failed && e.To == dedup.Failed && e.Error != "" {
-				failures = append(failures, e)
-			}
-		}
+			return e.From == dedup.Failed || e.To != dedup.Failed || e.Error == ""
+		})
 		require.Is(t, len(failures), 3, "failures: %v", events)
 		for i, least := range w.cfg.RetryDelays {
 			// Less the tenth that a copy may be early, and what passes between a row's time and its event's, which on a
@@ -143,10 +140,8 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 	} {
 		w.wantRow(key, wanted{Reason: "malformed", Says: remark})
 		kept := require.Get(w.records.Read(t.Context(), id(key)))(t)
-		if len(kept.Body) == 0 || len(kept.Properties) == 0 || kept.Attempts != 0 {
-			t.Errorf("%s: the row keeps %d bytes of body and %d of properties after %d attempts, want both, and none", key,
-				len(kept.Body), len(kept.Properties), kept.Attempts)
-		}
+		assert.That(t, len(kept.Body) != 0 && len(kept.Properties) != 0 && kept.Attempts == 0,
+			"%s: the row keeps %+v, want its body and its properties, and no attempt", key, kept)
 	}
 	is(w, "rows of unidentified messages",
 		w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND "+
@@ -274,13 +269,13 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 	each(t, named(one{false, false}, one{true, false}, one{false, true}, one{true, true}),
 		func(t *testing.T, w *world, tc one) {
 			w.oneBatch(2)
-			mend := w.hopelessUntilMended("key")
+			w.hopeless("key")
 			w.publish("{}", "key")
 			r := w.launch()
 			w.ended(dedup.Dead, "key")
 			w.quiet()
 			require.OK(t, r.drained())
-			mend()
+			w.rejecting("key", nil)
 			letter, queue := w.letter(), w.cfg.Queue
 			if tc.backstop {
 				queue = w.backstop()
@@ -422,9 +417,8 @@ func TestAMarkerDecidesNoConflict(t *testing.T) {
 	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": 3})
 	w.want("effects", w.effects(), once(all...))
 	w.marked(locker, "{}", all[0], all[2], all[4], all[5])
-	if s, err := locker.Show(t.Context(), names[4]); err != nil || s.TTL > w.cfg.DoneTTL/2 {
-		t.Errorf("a marker that was right stands for %v (%v): it was written again for nothing", s.TTL, err)
-	}
+	right := require.Get(locker.Show(t.Context(), names[4]))(t)
+	assert.AtMost(t, right.TTL, w.cfg.DoneTTL/2, "a marker that was right, and not written again, stands for")
 }
 
 // Given a Redis that holds wrong values of every kind under every key, when messages come, then all have their one

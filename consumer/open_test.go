@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -153,7 +152,6 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 type pair struct {
 	*consumer.Consumers
 	process
-	w          *world
 	one, other consumer.Config // with routing keys tag and otherTag
 }
 
@@ -174,23 +172,11 @@ func pairOn(w *world, change func(one, other *consumer.Member)) *pair {
 	w.broker.Track(topologyOf(other.Config).Queues()...)
 	w.declare()
 	all := require.Get(consumer.OpenAll(w.t.Context(), one, other))(w.t)
-	return &pair{all, w.run(all), w, one.Config, other.Config}
+	return &pair{all, w.run(all), one.Config, other.Config}
 }
 
 func effectsOf(prefix string) consumer.Handler {
 	return by(false, func(tx *gorm.DB, m consumer.Message) error { return insert(tx, prefix+m.Key) })
-}
-
-func (p *pair) consuming() {
-	p.w.t.Helper()
-	p.w.eventually("both are consumed", func() bool { return p.State().Consuming })
-}
-
-// publish publishes to the first queue and to the other.
-func (p *pair) publish(one, other []string) {
-	p.w.t.Helper()
-	p.w.publishTo(tag, "{}", one...)
-	p.w.publishTo(otherTag, "{}", other...)
 }
 
 // prefixed are the names under which a pair's handlers write what they do.
@@ -214,7 +200,7 @@ func TestAnIdleProgramOfTwoQueuesHasEightConnections(t *testing.T) {
 	w.declare()
 	_, before := open()
 	p := pairOn(w, func(one, other *consumer.Member) { one.MySQLDSN, other.MySQLDSN = dsn, dsn })
-	p.consuming()
+	w.eventually("both are consumed", func() bool { return p.State().Consuming })
 	leads := func(group string) bool { return strings.Contains(w.logs.String(), "msg=elected group="+group+"\n") }
 	w.eventually("it is elected for both groups", func() bool { return leads(p.one.Queue) && leads(p.other.Queue) })
 	w.eventually("eight connections are left", func() bool {
@@ -244,11 +230,11 @@ func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
 				return strings.HasPrefix(why, p.other.Queue)
 			})
 		}
-		p.consuming()
-		p.publish(nil, []string{"trouble"})
+		w.eventually("both are consumed", func() bool { return p.State().Consuming })
+		w.publishTo(otherTag, "{}", "trouble")
 		w.eventually("the trouble is told of", inTrouble)
 		all := keys("order", 20)
-		p.publish(all, nil)
+		w.publishTo(tag, "{}", all...)
 		w.eventually("the others are applied", func() bool { return len(w.effects()) == len(all) })
 		w.want("effects", w.effects(), once(prefixed("one ", all)...))
 		is(w, "the first queue is consumed", p.Members()[0].State().Consuming, true)
@@ -290,9 +276,10 @@ func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
 				})
 			}
 		})
-		p.consuming()
+		w.eventually("both are consumed", func() bool { return p.State().Consuming })
 		one, other := keys("one", 10), keys("other", 10)
-		p.publish(one, other)
+		w.publishTo(tag, "{}", one...)
+		w.publishTo(otherTag, "{}", other...)
 		w.eventually("all are dead", func() bool {
 			return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") == 20
 		})
@@ -328,11 +315,10 @@ func TestMembersThatDoNotFitAreRefused(t *testing.T) {
 }
 
 // minutes are the sums of what the fleet wrote down since the last time that minutes were moved away.
-func (w *world) minutes() (sum dedup.Minute, rows int) {
+func (w *world) minutes() (sum dedup.Minute) {
 	w.t.Helper()
 	sum.Dead = map[dedup.Reason]int64{}
-	all := require.Get(w.records.Minutes(w.t.Context(), group, w.cfg.Queue, 10*time.Minute))(w.t)
-	for _, m := range all {
+	for _, m := range require.Get(w.records.Minutes(w.t.Context(), group, w.cfg.Queue, 10*time.Minute))(w.t) {
 		sum.Applied, sum.Retried = sum.Applied+m.Applied, sum.Retried+m.Retried
 		for r, n := range m.Dead {
 			sum.Dead[r] += n
@@ -344,7 +330,7 @@ func (w *world) minutes() (sum dedup.Minute, rows int) {
 			sum.Waiting = m.Waiting
 		}
 	}
-	return sum, len(all)
+	return sum
 }
 
 // Given two daemons, of which one writes while it works and the other at its end, when messages flow for a minute and
@@ -365,25 +351,23 @@ func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
 	w.publishMessages(late...)
 	w.settled(300)
 	require.OK(t, ending.drained())
-	w.eventually("300 are written down as applied", func() bool { m, _ := w.minutes(); return m.Applied == 300 })
-	if m, _ := w.minutes(); m.Lag[13] != 300 || m.Retried != 0 || len(m.Dead) != 0 {
-		t.Errorf("the first minute is %+v, want 300 with a lag of 10 to 30 seconds", m)
-	}
-	w.eventually("the queue was looked at", func() bool { m, _ := w.minutes(); return m.Waiting.Valid })
+	w.eventually("300 are written down as applied", func() bool { return w.minutes().Applied == 300 })
+	m := w.minutes()
+	assert.That(t, m.Lag[13] == 300 && m.Retried == 0 && len(m.Dead) == 0,
+		"the first minute is %+v, want 300 with a lag of 10 to 30 seconds", m)
+	w.eventually("the queue was looked at", func() bool { return w.minutes().Waiting.Valid })
 
 	w.exec("UPDATE consumer_log_minute SET minute = minute - 30")
 	w.hopeless("bad-1", "bad-2")
 	w.failing("worse")
 	w.publish("{}", "bad-1", "bad-2", "worse", "fine")
 	w.eventually("what failed is written down", func() bool {
-		m, _ := w.minutes()
+		m = w.minutes()
 		return m.Dead[dedup.ReasonPermanent] == 2 && m.Dead[dedup.ReasonExhausted] == 1
 	})
-	if m, _ := w.minutes(); m.Applied != 1 || m.Retried != 2 || len(m.Dead) != 2 {
-		t.Errorf("the minute of the faults is %+v, want 1 applied and 2 retried", m)
-	}
+	assert.That(t, m.Applied == 1 && m.Retried == 2 && len(m.Dead) == 2, "the minute of the faults is %+v", m)
 	require.OK(t, writing.drained())
-	m, _ := w.minutes()
+	m = w.minutes()
 	assert.That(t, m.Applied == 1 && m.Retried == 2, "after both have ended it is %+v", m)
 }
 
@@ -403,9 +387,7 @@ func TestADaemonThatCannotWriteMinutesConsumesAndSaysItOnce(t *testing.T) {
 		r := w.start()
 		const says, lost = "the charts of the pages lack", "figures of a minute are lost"
 		w.eventually("several minutes were lost", func() bool { return strings.Count(w.logs.String(), lost) > 2 })
-		for i := range 10 {
-			w.publish("{}", strconv.Itoa(i))
-		}
+		w.publish("{}", keys("order", 10)...)
 		w.settled(10)
 		require.OK(t, r.drained())
 		assert.Is(t, strings.Count(w.logs.String(), says), 1, "times it is said that minutes are not written")
@@ -470,12 +452,11 @@ func TestATableThatIsMissingIsNamedAndWaitedFor(t *testing.T) {
 			w.exec("DROP TABLE effect")
 		}
 		w.publish("{}", "order")
-		said := func() bool {
+		w.eventually("the log says what is missing", func() bool {
 			log := w.logs.String()
 			return strings.Contains(log, "waiting for mysql") && strings.Contains(log, "."+missing.table+"' doesn't exist") &&
 				strings.Contains(log, "do=\"make it: `rollbackd migrate`")
-		}
-		w.eventually("the log says what is missing", said)
+		})
 		w.eventually("the delivery was given back, and waits", func() bool {
 			return strings.Contains(w.logs.String(), `msg="deliveries given back"`) &&
 				w.broker.Depth(w.cfg.Queue)+w.broker.Unacked(w.cfg.Queue) == 1

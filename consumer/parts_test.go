@@ -22,6 +22,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -32,9 +33,7 @@ import (
 func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 	db := require.First(dedup.Open(t.Context(), "nobody@tcp(127.0.0.1:1)/nothing", dedup.OpenOptions{}))(t)
 	pool := db.ConnPool
-	if own, err := db.DB(); err == nil {
-		defer own.Close()
-	}
+	defer require.Get(db.DB())(t).Close()
 	guard := &guardedTx{}
 	tx := gormOver(t.Context(), db, guard)
 	for name, got := range map[string]gorm.ConnPool{
@@ -157,10 +156,9 @@ func TestADependencyThatIsAwayIsALineAMinute(t *testing.T) {
 				h.back(t.Context(), what)
 				said := out.String()
 				first, _, _ := strings.Cut(said, "\n")
-				if strings.Count(said, "still waiting for "+what) != want || strings.Count(said, "\n") != want+2 ||
-					!strings.Contains(said, what+" is back") || strings.Contains(first, "do=") != (want > 0) {
-					t.Errorf("the log has, want a line with what to do, %d that it still is so, and the end:\n%s", want, said)
-				}
+				assert.That(t, strings.Count(said, "still waiting for "+what) == want && strings.Count(said, "\n") == want+2 &&
+					strings.Contains(said, what+" is back") && strings.Contains(first, "do=") == (want > 0),
+					"the log has, want a line with what to do, %d that it still is so, and the end:\n%s", want, said)
 			})
 		})
 	}
@@ -195,9 +193,8 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 
 	l.held.items = nil
 	says()
-	if n := l.c.holding.size(); n != 0 || len(l.c.holding.lanes) != 0 || l.c.holding.has(letter.id.Identity) {
-		t.Errorf("%d deliveries held by %v", n, l.c.holding.lanes)
-	}
+	left := l.c.holding
+	assert.That(t, left.size() == 0 && len(left.lanes) == 0 && !left.has(letter.id.Identity), "held by %v", left.lanes)
 }
 
 // Given a lane in the middle of an attempt, when another waits with a message that must be attempted alone, then that
@@ -213,36 +210,21 @@ func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
 	l.clock.tick()
 	done := make(chan error)
 	go func() { done <- l.take(ctx, true) }()
-	late := time.After(10 * time.Second)
-	for l.clock.at.Load() != 0 {
-		select {
-		case <-late:
-			t.Error("it counts as still after 10s")
-			cancel(stop)
-			<-done
-			return
-		case <-time.After(time.Millisecond):
-		}
-	}
+	rests := poll.Within(10*time.Second, func() bool { return l.clock.at.Load() == 0 })
+	assert.That(t, rests, "it counts as still after 10s")
 	cancel(stop)
 	assert.Error(t, <-done, stop, "take")
-}
-
-// tracedBatch is one of n messages that say which spans published them.
-func tracedBatch(n int) *batch {
-	b := &batch{}
-	for i := range n {
-		it := &item{fate: fate{outcome: Applied}}
-		it.delivery.Headers = rabbit.Table{"traceparent": fmt.Sprintf("00-%032x-%016x-01", i+1, i+1)}
-		b.all = append(b.all, it)
-	}
-	return b
 }
 
 // Given no TracerProvider, then spans cost no allocation, whatever the messages say of their traces.
 func TestWithoutTracingNothingIsAllocated(t *testing.T) {
 	var off *tracing
-	b, ctx := tracedBatch(100), context.Background()
+	b, ctx := &batch{}, context.Background()
+	for i := range 100 {
+		it := &item{fate: fate{outcome: Applied}}
+		it.delivery.Headers = rabbit.Table{"traceparent": fmt.Sprintf("00-%032x-%016x-01", i+1, i+1)}
+		b.all = append(b.all, it)
+	}
 	m := Message{Headers: b.all[0].delivery.Headers}
 	assert.Is(t, testing.AllocsPerRun(100, func() { spansOf(ctx, off, b, m) }), 0, "allocations")
 	on := newTracing(noop.NewTracerProvider(), "q")

@@ -442,10 +442,8 @@ func TestARehearsalSaysWhatWouldBecomeOfAMessageAndWritesNothing(t *testing.T) {
 		got, err := c.Rehearse(t.Context(), w.db, letter("k", "{}"))
 
 		require.OK(t, err)
-		if got.Prospect != one.want || (got.Err == nil) != (one.says == "") ||
-			got.Err != nil && !strings.Contains(got.Err.Error(), one.says) {
-			t.Errorf("it would be %s, %v; want %s, %q", got.Prospect, got.Err, one.want, one.says)
-		}
+		assert.That(t, got.Prospect == one.want && (got.Err == nil) == (one.says == "") &&
+			strings.Contains(fmt.Sprint(got.Err), one.says), "%s, %v; want %s, %q", got.Prospect, got.Err, one.want, one.says)
 		assert.That(t, maps.Equal(got.Changed, one.changed), "it would change %v, want %v", got.Changed, one.changed)
 		after := w.checksums()
 		assert.That(t, maps.Equal(before, after), "tables have changed: %v, were %v", after, before)

@@ -300,11 +300,6 @@ func (w *world) order(id, why string, lasts time.Duration) {
 		lasts, ""))(w.t)
 }
 
-func (w *world) resume(id string) {
-	w.t.Helper()
-	require.Get(w.records.EndPause(w.t.Context(), w.db, group, w.cfg.Queue, id))(w.t)
-}
-
 func pausedByAnna(r *running) bool { return !r.State().Consuming && knowsPause(r) }
 
 // knowsPause reports whether the daemon has read anna's order, also while its work in hand is being finished.
@@ -349,7 +344,7 @@ func TestAPauseStopsEachDaemonOfTheFleetAndChargesNoMessageMoreThanOneDelivery(t
 	w.eventually("the third is paused", func() bool { return pausedByAnna(third) })
 	is(w, "effects while it is paused", len(w.effects()), applied)
 	// when the pause is ended, all go on
-	w.resume("p1")
+	require.Get(w.records.EndPause(t.Context(), w.db, group, w.cfg.Queue, "p1"))(t)
 	w.applied(keys("order", 600)...)
 	w.eventually("all consume", func() bool {
 		return first.State().Consuming && second.State().Consuming && third.State().Consuming
@@ -371,7 +366,7 @@ func TestAPauseEndsByItselfAlsoWhileMySQLIsAway(t *testing.T) {
 	// when MySQL is away and the order is taken back
 	proxy.Refuse(true)
 	proxy.Cut()
-	w.resume("p1")
+	require.Get(w.records.EndPause(t.Context(), w.db, group, w.cfg.Queue, "p1"))(t)
 	// then it keeps to what it knew until the end, and then waits for MySQL alone
 	w.eventually("its end", func() bool {
 		paused := waitsFor(r, consumer.PausedByPerson)
@@ -383,28 +378,19 @@ func TestAPauseEndsByItselfAlsoWhileMySQLIsAway(t *testing.T) {
 	w.ended(dedup.Success, "order-1")
 }
 
-// fails are the ways in which a deployment fails for every message, by name.
-var fails = map[string]func(i int) error{
-	"ordinary":  func(int) error { return errors.New("no such column") },
-	"permanent": func(int) error { return consumer.Permanent(errors.New("no such column")) },
-	"mixed": func(i int) error {
-		if i%4 == 0 {
-			return consumer.Permanent(errors.New("no such column"))
-		}
-		return errors.New("no such column")
-	},
-}
-
-// breaks makes the world's handler fail, or its calls, each message by itself, until that is mended.
+// breaks makes the world's handler fail, or its calls, each message by itself, until that is mended: by an ordinary
+// error, a permanent one, or a mixture.
 func (w *world) breaks(kind string, calls bool) (mended *atomic.Bool) {
 	mended = new(atomic.Bool)
 	failing := func(m consumer.Message) error {
-		n := 0
-		_, _ = fmt.Sscanf(m.Key, "order-%d", &n)
-		if mended.Load() {
+		err := errors.New("no such column")
+		switch {
+		case mended.Load():
 			return nil
+		case kind == "permanent", kind == "mixed" && strings.ContainsAny(m.Key[len(m.Key)-1:], "05"):
+			return consumer.Permanent(err)
 		}
-		return fails[kind](n)
+		return err
 	}
 	if calls {
 		w.calling(consumer.CallOptions{}).answering(func(_ context.Context, m consumer.Message) error { return failing(m) })

@@ -334,17 +334,7 @@ func (w *world) flaky(keys ...string) {
 	}
 }
 
-// hopelessUntilMended makes the handler blame them for good until mend is called.
-func (w *world) hopelessUntilMended(keys ...string) (mend func()) {
-	w.hopeless(keys...)
-	return func() {
-		for _, k := range keys {
-			w.rejecting(k, nil)
-		}
-	}
-}
-
-// hopeless makes the handler blame them for good.
+// hopeless makes the handler blame them for good; rejecting nil mends one.
 func (w *world) hopeless(keys ...string) {
 	for _, k := range keys {
 		w.rejecting(k, func() error { return consumer.Permanent(errors.New("already shipped")) })
@@ -575,10 +565,7 @@ type links struct{ amqp, mysql, redis *stack.TCPProxy }
 // proxied leads the next engine through proxies; the test itself goes directly.
 func (w *world) proxied() links {
 	w.t.Helper()
-	l := links{
-		amqp:  stack.Proxy(w.t, stack.Addr(w.t, w.amqpURL)),
-		mysql: stack.Proxy(w.t, stack.Addr(w.t, w.dsn)),
-	}
+	l := links{amqp: stack.Proxy(w.t, stack.Addr(w.t, w.amqpURL)), mysql: stack.Proxy(w.t, stack.Addr(w.t, w.dsn))}
 	w.amqpURL, w.dsn = l.amqp.Through(w.amqpURL), l.mysql.Through(w.dsn)
 	if w.redisURL != "" {
 		l.redis = stack.Proxy(w.t, stack.Addr(w.t, w.redisURL))
@@ -611,10 +598,8 @@ func (w *world) crashAt(point consumer.Point) {
 		if p == point {
 			once.Do(func() { close(reached) })
 		}
-		select {
-		case <-reached: // the whole process has stopped, at whatever points its lanes are
+		if poll.IsClosed(reached) { // the whole process has stopped, at whatever points its lanes are
 			<-released
-		default:
 		}
 	}
 	r := w.launch()
@@ -706,16 +691,10 @@ func (w *world) ended(status dedup.Status, keys ...string) {
 		names = append(names, id(k))
 	}
 	w.eventually("all rows say "+status.String(), func() bool {
-		rows, err := w.records.LookUp(context.WithoutCancel(w.t.Context()), names)
-		if err != nil {
-			return false // the test may have killed the server
-		}
-		for _, r := range rows {
-			if r.Status != status {
-				return false
-			}
-		}
-		return true
+		rows, err := w.records.LookUp(context.WithoutCancel(w.t.Context()), names) // the test may have killed the server
+		return err == nil && !slices.ContainsFunc(slices.Collect(maps.Values(rows)), func(r dedup.Row) bool {
+			return r.Status != status
+		})
 	})
 }
 
