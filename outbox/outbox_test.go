@@ -60,12 +60,11 @@ func (w *world) rows() (all []string) {
 }
 
 func TestTheSameMessageWaitsOnceAndAnotherBodyIsRefused(t *testing.T) {
-	for name, o := range map[string]mysqldb.Options{"changed rows": {}, "found rows": {}} {
+	for _, name := range []string{"changed rows", "found rows"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			if name == "found rows" { // a producer's pool may count what was found
-				connector := require.First(mysqldb.FoundRowsConnector(w.dsn, o))(w)
-				w.db = sql.OpenDB(connector)
+				w.db = sql.OpenDB(require.First(mysqldb.FoundRowsConnector(w.dsn, mysqldb.Options{}))(w))
 				t.Cleanup(func() { _ = w.db.Close() })
 			}
 			one := outbox.Message{Tag: "t", Key: "1", Body: []byte("one"), NotBefore: time.Now().Add(time.Hour)}
@@ -234,8 +233,7 @@ func TestAPersonSeesEveryRowByItsState(t *testing.T) {
 	} {
 		w.same(fmt.Sprintf("%+v", c.f), w.keys(r, c.f), c.want)
 	}
-	all := require.Get(r.Show(t.Context(), "", "parked"))(w)
-	one := all[1]
+	one := require.Get(r.Show(t.Context(), "", "parked"))(w)[1]
 	assert.That(t, string(one.Body) == "other" && one.Size == 5 && one.ContentType == "text/plain" &&
 		string(one.Headers) == `{"a":1}` && one.Reason == "nobody" && one.Tries == 9 && one.Owner == "x" &&
 		one.NextAt.IsZero() && !one.PutAt.IsZero(), "it is shown as %+v", one)
@@ -254,8 +252,7 @@ func TestRetrySendsWhatIsParkedOrRefusedAndKeepsWhatMayHaveBeenSent(t *testing.T
 	assert.That(t, done.Changed == 3 && done.Left == 1 && dry.Changed == 3 && dry.Left == 1, "retried %+v, announced %+v",
 		done, dry)
 	w.same("still parked", w.keys(r, outbox.Filter{State: outbox.Parked}), []string{})
-	all := require.Get(r.Show(t.Context(), "t", "parked"))(w)
-	one := all[0]
+	one := require.Get(r.Show(t.Context(), "t", "parked"))(w)[0]
 	assert.That(t, one.Owner == "x" && one.Tries == 0 && one.State == outbox.Due && one.Reason == "" &&
 		!one.NextAt.After(time.Now().Add(time.Minute)), "retried, the row is %+v", one)
 	require.OK(w, mysqldb.InTx(t.Context(), w.db, func(tx *sql.Tx) error {
@@ -277,8 +274,8 @@ func TestDropDeletesNothingThatARelayHasInHandAndWaitsForNobody(t *testing.T) {
 		"dropped %+v", done)
 	require.OK(w, tx.Rollback())
 	seen := 0
-	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, outbox.Change{Force: true,
-		Progress: func(n int) { seen = n }}))(w)
+	forced := outbox.Change{Force: true, Progress: func(n int) { seen = n }}
+	done = require.Get(r.Drop(t.Context(), outbox.Filter{}, forced))(w)
 	w.same("by force", []int{done.Changed, done.Left, seen}, []int{5, 2, 7})
 	w.same("left", w.keys(r, outbox.Filter{}), []string{"t/in hand", "t/in hand again"})
 }

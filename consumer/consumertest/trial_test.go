@@ -101,8 +101,7 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 		ends = append(ends, fmt.Sprintf("%v %s", e.Outcome, e.Reason))
 	}
 	want(t, "three bodies under one key", ends,
-		"applied ", "dead_lettered conflict", "dead_lettered conflict", "duplicate ",
-		"duplicate_of_dead ")
+		"applied ", "dead_lettered conflict", "dead_lettered conflict", "duplicate ", "duplicate_of_dead ")
 	mended = false
 	late := of("b2", "late")
 	w.Deliver(late)
@@ -196,9 +195,8 @@ func TestWhatComesLaterComesWhenItsHandlerSays(t *testing.T) {
 				all = append(all, consumertest.Message(tag, key, "{}"))
 			}
 			end(w.DeliverAll(all...)...)
-			if row := w.Row(tag, "early"); !row.PutOff() || row.Attempts != 0 || row.Wait < 29*time.Second {
-				t.Errorf("put off %v, %d attempts, %v to wait; want it put off by 30s", row.PutOff(), row.Attempts, row.Wait)
-			}
+			row := w.Row(tag, "early")
+			assert.That(t, row.PutOff() && row.Attempts == 0 && row.Wait >= 29*time.Second, "%+v, want it put off by 30s", row)
 			assert.AtLeast(t, w.Row(tag, "late").Wait, 29*time.Second, "what has failed waits for")
 			end(w.Advance(50 * time.Second)...)
 			over = true
@@ -361,12 +359,8 @@ func suite(t *testing.T) (consumertest.Servers, consumertest.Invariant) {
 	dsn, url, _ := strings.Cut(os.Getenv(where), " ")
 	in := consumertest.Invariant{
 		Setup: func(t *testing.T, db *sql.DB) {
-			for _, text := range []string{
-				"DROP TABLE IF EXISTS seat",
-				"CREATE TABLE seat (booking VARBINARY(40) PRIMARY KEY, free INT NOT NULL) ENGINE=InnoDB",
-			} {
-				require.Get(db.ExecContext(t.Context(), text))(t)
-			}
+			stack.Exec(t, db, "DROP TABLE IF EXISTS seat")
+			stack.Exec(t, db, "CREATE TABLE seat (booking VARBINARY(40) PRIMARY KEY, free INT NOT NULL) ENGINE=InnoDB")
 		},
 		Query: "SELECT booking, free FROM seat WHERE free <> 1 UNION ALL " +
 			"SELECT 'all of them', COUNT(*) FROM seat HAVING COUNT(*) <> 30",

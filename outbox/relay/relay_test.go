@@ -101,16 +101,13 @@ func TestWhatIsPutArrivesOnceAndLeavesTheOutbox(t *testing.T) {
 	w.relay(w.config())
 	w.isEmpty()
 	assert.Is(t, w.broker.Depth(w.queue), 2501, "the queue holds messages")
-	for _, d := range w.broker.GetAll(w.queue) {
-		if d.MessageId != "with headers" {
-			continue
-		}
-		assert.That(t, d.Type == "order.cancelled" && d.ContentType == "text/plain" && d.Headers["tenant"] == "a" &&
-			d.Headers["n"] == int64(3) && d.Headers["f"] == 1.5 && d.Headers["on"] == true &&
-			d.Headers["x-message-key"] == "with headers" && string(d.Body) == "not JSON", "it arrived as %+v", d)
-		return
-	}
-	t.Error("the message with headers did not arrive")
+	all := w.broker.GetAll(w.queue)
+	i := slices.IndexFunc(all, func(d stack.Delivery) bool { return d.MessageId == "with headers" })
+	require.That(t, i >= 0, "the message with headers did not arrive")
+	d := all[i]
+	assert.That(t, d.Type == "order.cancelled" && d.ContentType == "text/plain" && d.Headers["tenant"] == "a" &&
+		d.Headers["n"] == int64(3) && d.Headers["f"] == 1.5 && d.Headers["on"] == true &&
+		d.Headers["x-message-key"] == "with headers" && string(d.Body) == "not JSON", "it arrived as %+v", d)
 }
 
 func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
@@ -131,9 +128,8 @@ func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
 	})
 	w.put(messages("later", 10)...)
 	poll.Until(t, "the later ones", func() bool { return w.count("msg_tag = 'order.cancelled'") == 0 })
-	if got := w.broker.Depth(w.queue); first < 100 || got < first+10 {
-		t.Errorf("the queue holds %d messages after the first 100, and %d after 10 more", first, got)
-	}
+	assert.AtLeast(t, first, 100, "messages in the queue after the first 100")
+	assert.AtLeast(t, w.broker.Depth(w.queue), first+10, "messages in the queue after 10 more")
 	poll.Until(t, "the refused to be parked", func() bool {
 		return w.count("parked_at IS NOT NULL AND reason IS NOT NULL AND next_at > '9000-01-01'") == 6
 	})
@@ -232,8 +228,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	w.fill(n)
 	worst := w.polls(r, fmt.Sprint("beside ", n, " that wait"), 220)
 
-	patient, err := sql.Open("mysql", w.dsn) // whose transactions may send nothing for as long as they like
-	require.OK(w, err)
+	patient := require.Get(sql.Open("mysql", w.dsn))(w) // whose transactions may send nothing for as long as they like
 	defer patient.Close()
 	late := require.Get(patient.BeginTx(t.Context(), nil))(w)
 	defer func() { _ = late.Rollback() }()
@@ -246,8 +241,7 @@ func TestAPollIsCheapWhateverWaitsOrWasRemoved(t *testing.T) {
 	each("UPDATE rollbackd_outbox SET next_at = next_at - INTERVAL 2 HOUR")
 	old := require.Get(patient.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead}))(w)
 	defer func() { _ = old.Rollback() }()
-	_, err = old.ExecContext(t.Context(), "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ''") // its snapshot
-	require.OK(w, err)
+	stack.Number(w, old, "SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_tag = ''") // its snapshot
 	each("UPDATE rollbackd_outbox SET owner = 'x', next_at = UTC_TIMESTAMP(6) + INTERVAL 5 SECOND")
 	each("DELETE FROM rollbackd_outbox")
 	worst = max(worst, w.polls(r, fmt.Sprint("after ", n, " were removed"), 500))
@@ -286,7 +280,6 @@ func TestALateCommitIsFoundSoonAfterOneSlowLook(t *testing.T) {
 	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, due_at) " +
 		"VALUES ('t', 'late', '{}', UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE)")
 	poll.Until(t, "the message to be found", func() bool {
-		keys := require.Get(r.Poll(t.Context()))(w)
-		return slices.Equal(keys, []string{"late"})
+		return slices.Equal(require.Get(r.Poll(t.Context()))(w), []string{"late"})
 	})
 }
