@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
 // blamed leaves rows as the fast path leaves them whose handler blamed these messages an hour ago. Their next attempt
@@ -42,10 +43,7 @@ func (w *world) story(key string) string {
 func (w *world) wantStory(want string, keys ...string) {
 	w.t.Helper()
 	for _, k := range keys {
-		if got := w.story(k); got != want {
-			w.t.Errorf("the story of %s is\n%s, want\n%s", k, got, want)
-			return // the others have most likely the same
-		}
+		require.Is(w.t, w.story(k), want, "the story of %s", k) // the others have most likely the same
 	}
 }
 
@@ -248,9 +246,8 @@ func TestALostAnswerToAGroupsCommitChangesNothing(t *testing.T) {
 			w.want("effects", w.effects(), effects)
 			for _, k := range all {
 				unrun := strings.NewReplacer(secondUnrun+" ", "", thirdUnrun+" ", "") // nobody has paid for that
-				if got := w.story(k); !slices.Contains(tc.stories, unrun.Replace(got)) {
-					t.Fatalf("the story of %s is\n%s, want one of\n%s", k, got, strings.Join(tc.stories, "\n"))
-				}
+				got := unrun.Replace(w.story(k))
+				require.That(t, slices.Contains(tc.stories, got), "the story of %s is\n%s, want one of %q", k, got, tc.stories)
 			}
 		}
 	})
@@ -270,9 +267,8 @@ func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
 			row := w.row("key")
 			return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && row.Owner != owner
 		})
-		if row := w.row("key"); row.Attempts != 1 || row.RunsAlone() != strings.HasSuffix(owner, "alone") {
-			t.Errorf("after %d attempts its row's owner is %q", row.Attempts, row.Owner)
-		}
+		row := w.row("key")
+		assert.That(t, row.Attempts == 1 && row.RunsAlone() == strings.HasSuffix(owner, "alone"), "its row is %+v", row)
 		w.exec("RENAME TABLE gone TO effect")
 		w.applied("key")
 		w.wantRow("key", wanted{Attempts: 2})
@@ -324,14 +320,13 @@ func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
 // reopened leaves rows as a replay leaves them.
 func (w *world) reopened(keys ...string) {
 	w.t.Helper()
-	all := make([]dedup.Reopening, len(keys))
-	for i, k := range keys {
-		body := []byte("{}")
-		all[i] = dedup.Reopening{
+	var all []dedup.Reopening
+	for _, k := range keys {
+		all = append(all, dedup.Reopening{
 			From:  dedup.Row{Identity: id(k), Version: dedup.Version{Status: dedup.Absent}},
-			Entry: dedup.Entry{Identity: id(k), BodyHash: sha256.Sum256(body), Body: body},
+			Entry: dedup.Entry{Identity: id(k), BodyHash: sha256.Sum256([]byte("{}")), Body: []byte("{}")},
 			Note:  dedup.ReplayNote{By: "me", Token: "replay/1"},
-		}
+		})
 	}
 	_, errs := w.records.ReopenAll(w.t.Context(), all)
 	assert.OK(w.t, errors.Join(errs...))
@@ -402,7 +397,7 @@ func TestReopenedMessagesThatFailAgainFailAlone(t *testing.T) {
 		bad, good := all[7], without(all, all[7])
 		tc.fail(w, bad)
 		w.startWith(all...)
-		if w.ended(tc.end, bad); tc.end == dedup.Dead {
+		if tc.end == dedup.Dead {
 			w.rests(good, bad)
 		} else {
 			w.applied(all...)

@@ -80,11 +80,9 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 			[]string{"CREATE TABLE audit (k VARBINARY(255)) ENGINE=MyISAM"},
 			func(line *string) consumer.Handler {
 				return by(false, func(tx *gorm.DB, m consumer.Message) error {
-					if err := insert(tx, m.Key); err != nil {
-						return err
-					}
+					err := insert(tx, m.Key)
 					*line = below(1)
-					return tx.Exec("INSERT INTO audit VALUES (?)", m.Key).Error
+					return errors.Join(err, tx.Exec("INSERT INTO audit VALUES (?)", m.Key).Error)
 				})
 			}, lasts + "INSERT INTO audit VALUES (?) | LINE | the table DB.audit is " +
 				"MyISAM: ALTER TABLE DB.audit ENGINE = InnoDB",
@@ -248,28 +246,22 @@ func TestACheckIsSilentOfWhatATransactionHolds(t *testing.T) {
 			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", m.Key[len(m.Key)-1]-'0').Error
 		},
 		"it locks a row before": func(tx *gorm.DB, m consumer.Message) error {
-			if err := tx.Raw("SELECT n FROM shelf WHERE k = 9 FOR UPDATE").Scan(new(int)).Error; err != nil {
-				return err
-			}
-			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", shelfOf(m)).Error
+			err := tx.Raw("SELECT n FROM shelf WHERE k = 9 FOR UPDATE").Scan(new(int)).Error
+			return errors.Join(err, tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", shelfOf(m)).Error)
 		},
 		"it changes no row in another order": func(tx *gorm.DB, m consumer.Message) error {
 			return tx.Exec("UPDATE shelf SET n = n + 1 WHERE k = ?", 100+shelfOf(m)).Error
 		},
 		"it finds its row": func(tx *gorm.DB, m consumer.Message) error {
-			if err := insert(tx, m.Key); err != nil {
-				return err
-			}
+			err := insert(tx, m.Key)
 			if tx.Exec("INSERT INTO consumer_log SELECT * FROM consumer_log").Error == nil {
-				return errors.New("no row was there")
+				err = errors.New("no row was there")
 			}
-			return nil
+			return err
 		},
 		"it has a temporary table": func(tx *gorm.DB, m consumer.Message) error {
-			if err := tx.Exec("CREATE TEMPORARY TABLE IF NOT EXISTS some (k VARBINARY(255))").Error; err != nil {
-				return err
-			}
-			return tx.Exec("INSERT INTO some VALUES (?)", m.Key).Error
+			err := tx.Exec("CREATE TEMPORARY TABLE IF NOT EXISTS some (k VARBINARY(255))").Error
+			return errors.Join(err, tx.Exec("INSERT INTO some VALUES (?)", m.Key).Error)
 		},
 		"it fails at first": func(tx *gorm.DB, m consumer.Message) error {
 			if m.Attempt < 2 {

@@ -107,11 +107,8 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 		await(t, met, "the two have met")
 		w.applied("one", "two")
 		w.end(map[string]int{"applied": 2})
-		want := 1
-		if tc.deadlock {
-			want = 11 // the other's
-		}
-		is(w, "the amounts are at most", w.number("SELECT MAX(n) FROM amount"), want)
+		want := map[bool]int{true: 11, false: 1} // 10 are of the other
+		is(w, "the amounts are at most", w.number("SELECT MAX(n) FROM amount"), want[tc.deadlock])
 		is(w, "different amounts: half an effect was committed", w.number("SELECT COUNT(DISTINCT n) FROM amount"), 1)
 	})
 }
@@ -233,9 +230,8 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	own := w.conn()
 	w.execOn(own, "SET SESSION max_heap_table_size = 16384")
 	w.execOn(own, "CREATE TABLE tiny (b CHAR(200) NOT NULL) ENGINE=MEMORY")
-	for full := false; !full; {
-		_, err := own.ExecContext(t.Context(), "INSERT INTO tiny VALUES ('x')")
-		full = err != nil
+	for err := error(nil); err == nil; { // until it is full
+		_, err = own.ExecContext(t.Context(), "INSERT INTO tiny VALUES ('x')")
 	}
 	// given a message that needs the full table, and that failed once for a reason of its own
 	var tries atomic.Int32
@@ -393,9 +389,8 @@ func TestRedisAway(t *testing.T) {
 				is(w, "messages were worked on without the lock",
 					w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"), 0)
 			}
-			if s := r.State(); len(s.Paused)+len(s.Degraded) != 1 {
-				t.Errorf("paused because of %q, degraded because of %q, want redis alone", s.Paused, s.Degraded)
-			}
+			s := r.State()
+			assert.That(t, len(s.Paused)+len(s.Degraded) == 1, "%+v, want redis alone", s)
 			is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 0)
 			_ = tc.giveBack(server)
 			w.ended(dedup.Success, after...)
@@ -615,9 +610,8 @@ func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 	})
 	w.startWith("slow")
 	w.eventually("it came back three times", func() bool { return w.outcomes()["in_progress"] >= 3 })
-	if row := w.row("slow"); row.Attempts > 1 || row.Status == dedup.Dead || row.Remark != "" {
-		t.Errorf("alone, it is %v after %d attempts: %q; want no attempt", row.Status, row.Attempts, row.Remark)
-	}
+	row := w.row("slow")
+	assert.That(t, row.Attempts <= 1 && row.Status != dedup.Dead && row.Remark == "", "alone, it has an attempt: %+v", row)
 	sent := w.beside(func() bool { return w.row("slow").Status == dedup.Dead })
 	w.wantRow("slow", wanted{Attempts: 2, Says: "time ran out inside a statement"})
 	w.want("effects", w.effects(), once(sent...))

@@ -54,13 +54,6 @@ func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
 	w.logged("no such gauge")
 }
 
-// What one Open opens, its end closes: goleak looks at the goroutines of the pools.
-func TestAConsumerThatIsNeverRunIsClosed(t *testing.T) {
-	w := newWorld(t)
-	c := require.Get(consumer.Open(t.Context(), w.opened(w.dsn), w.handler))(t)
-	require.OK(t, errors.Join(c.Close(), c.Close()))
-}
-
 // Given a handler that computes between two statements for nearly HandlerTimeout, which is longer than the server would
 // let a silent session be by default, then it is not disturbed: the message is applied with one attempt.
 func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
@@ -292,7 +285,8 @@ func TestLettersOfAllQueuesComeBackByThemselves(t *testing.T) {
 	})
 }
 
-func TestMembersThatDoNotFitAreRefused(t *testing.T) {
+// What one Open opens, its end closes, also where nothing ran: goleak looks at the goroutines of the pools.
+func TestMembersThatDoNotFitAreRefusedAndAConsumerThatIsNeverRunIsClosed(t *testing.T) {
 	w := newWorld(t)
 	one := consumer.Member{Config: w.opened(w.dsn), Handler: w.handler}
 	other := one
@@ -311,7 +305,8 @@ func TestMembersThatDoNotFitAreRefused(t *testing.T) {
 	}
 	_, err := consumer.OpenAll(t.Context())
 	assert.That(t, err != nil, "no member is no error")
-	require.OK(t, require.Get(consumer.OpenAll(t.Context(), one, other))(t).Close())
+	c := require.Get(consumer.Open(t.Context(), one.Config, w.handler))(t)
+	require.OK(t, c.Close(), c.Close(), require.Get(consumer.OpenAll(t.Context(), one, other))(t).Close())
 }
 
 // minutes are the sums of what the fleet wrote down since the last time that minutes were moved away.

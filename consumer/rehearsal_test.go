@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,9 +205,7 @@ func (p *performance) end(all ...consumer.Ended) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range all {
-		if stack := strings.Index(e.Cause, "\n"); stack >= 0 {
-			e.Cause = e.Cause[:stack]
-		}
+		e.Cause, _, _ = strings.Cut(e.Cause, "\n") // without a stack
 		p.ended++
 		p.Ends[e.Key] = append(p.Ends[e.Key], e.String())
 	}
@@ -256,10 +255,7 @@ func (p *performance) handler(of part) consumer.Handler {
 		return all(writingAndBlaming)
 	}
 	return by(of.kind == "whole", func(tx *gorm.DB, m consumer.Message) error {
-		if err := insert(tx, m.Key); err != nil {
-			return err
-		}
-		return says(tx, m)
+		return errors.Join(insert(tx, m.Key), says(tx, m))
 	})
 }
 
@@ -308,11 +304,8 @@ func TestARehearsalGoesAsTheRealPerformance(t *testing.T) {
 		real := newPerformance()
 		w.handler = real.handler(of)
 		w.cfg.Observe = func(e consumer.Ended) { real.end(e) }
-		most := 1
-		for _, batch := range of.in {
-			most = max(most, len(batch))
-		}
-		w.oneBatch(most)
+		longest := slices.MaxFunc(of.in, func(a, b []consumer.Message) int { return len(a) - len(b) })
+		w.oneBatch(len(longest))
 		w.exec("CREATE PROCEDURE nothing() BEGIN END")
 		cfg := w.cfg
 		cfg.Observe = nil

@@ -109,11 +109,9 @@ func TestAMessageFailsUntilItIsDeadAndIsReplayed(t *testing.T) {
 	assert.Is(t, w.Row(tag, "b2").Attempts, 1, "attempts, with a copy that was too early")
 }
 
-func says(e consumer.Ended, o consumer.Outcome, cause string) error {
-	if e.Outcome != o || !strings.Contains(e.Cause, cause) {
-		return fmt.Errorf("it ended as %v, want %v because of %q", e, o, cause)
-	}
-	return nil
+func says(t *testing.T, e consumer.Ended, o consumer.Outcome, cause string) {
+	t.Helper()
+	assert.That(t, e.Outcome == o && strings.Contains(e.Cause, cause), "%v, want %v because of %q", e, o, cause)
 }
 
 // Given a handler that outlives its time, or finds a server away, then it ends as it does in production, and no time
@@ -131,13 +129,13 @@ func TestAHandlersTimeIsThatOfTheTest(t *testing.T) {
 			}
 			return free(ctx, tx, m)
 		}), consumertest.Options{})
-		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "away", "{}")), consumer.Abandoned, "stayed away"))
+		says(t, w.Deliver(consumertest.Message(tag, "away", "{}")), consumer.Abandoned, "stayed away")
 		assert.Is(t, w.Row(tag, "away").Attempts, 0, "attempts while the database was away")
-		assert.OK(t, says(w.Advance(time.Minute)[0], consumer.Abandoned, "stayed away"))
+		says(t, w.Advance(time.Minute)[0], consumer.Abandoned, "stayed away")
 		away = false
 		want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
 			`stock.rollback/seat.release/"away" applied, attempt 1`)
-		assert.OK(t, says(w.Deliver(consumertest.Message(tag, "b1", "{}")), consumer.Retried, "handler timeout: over 10s"))
+		says(t, w.Deliver(consumertest.Message(tag, "b1", "{}")), consumer.Retried, "handler timeout: over 10s")
 		assert.Is(t, w.Row(tag, "b1").Attempts, 1, "attempts")
 	})
 }
@@ -313,8 +311,7 @@ func TestTheOutboxHasWhatIsCommitted(t *testing.T) {
 	want(t, "the outbox", got, freed("b1"),
 		outbox.Message{Tag: "reminder", Key: "b1", Body: []byte("{}"), Delay: time.Hour, Exchange: outbox.DefaultExchange},
 		freed("b2"))
-	e := w.Deliver(consumertest.Message("third", "b1", "another"))
-	assert.OK(t, says(e, consumer.Retried, outbox.ErrConflict.Error()))
+	says(t, w.Deliver(consumertest.Message("third", "b1", "another")), consumer.Retried, outbox.ErrConflict.Error())
 }
 
 // An Outbox is a transaction for who puts, and says what Put would say: a conflict, and that Cancel was in time.
