@@ -28,10 +28,9 @@ func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 		"the discard is on record": func() {
 			acts := s.recorded()
 			discard := acts[len(acts)-1]
-			if len(acts) != 4 || discard.Actor != "anna" || discard.Result.Discarded != 1 ||
-				discard.Why != "a [31mtest order" || discard.Ended.IsZero() || discard.State != operator.Done {
-				t.Errorf("the acts are %+v", acts)
-			}
+			assert.That(t, len(acts) == 4 && discard.Actor == "anna" && discard.Result.Discarded == 1 &&
+				discard.Why == "a [31mtest order" && !discard.Ended.IsZero() && discard.State == operator.Done, "the acts are %+v",
+				acts)
 			story, _, _ := runCLI(t, s.environ, "", "log", "explain", "a", "-o", "json")
 			assert.That(t, strings.Contains(story, "anna, run "+discard.ID) && strings.Contains(story, "a [31mtest order"),
 				"the letter's story does not name the act %s:\n%s", discard.ID, story)
@@ -63,10 +62,9 @@ func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
 		{"dlq", "replay", "--key", "a", "--no-wait"}, {"dlq", "discard", "--key", "b", "--why", "a test"},
 	} {
 		_, stderr, code := runCLI(t, a.environ, "", args...)
-		if code != exitDone || strings.Count(stderr, "\n") != 1 ||
-			!strings.Contains(stderr, "the record of acts lacks this") || !strings.Contains(stderr, "docs/rights.md") {
-			t.Errorf("%v: exit %d, %q; want one line about the record", args, code, stderr)
-		}
+		assert.That(t, code == exitDone && strings.Count(stderr, "\n") == 1 &&
+			strings.Contains(stderr, "the record of acts lacks this") && strings.Contains(stderr, "docs/rights.md"),
+			"%v: exit %d, %q; want one line about the record", args, code, stderr)
 	}
 	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND msg_key = 'a' OR "+
 		"consumer_status = 4 AND msg_key = 'b'")

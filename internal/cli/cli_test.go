@@ -98,9 +98,8 @@ func TestUsageTextTakesTheProgramsOwnName(t *testing.T) {
 		return out.String(), code
 	}
 	said, code := called("/opt/rollbackd", "version", "--help")
-	if code != exitDone || !strings.Contains(said, "rollbackd version [flags]") || strings.Contains(said, "consumer") {
-		t.Errorf("usage text is %q, exit %d; want the name rollbackd in it", said, code)
-	}
+	assert.That(t, code == exitDone && strings.Contains(said, "rollbackd version [flags]") &&
+		!strings.Contains(said, "consumer"), "usage text is %q, exit %d; want the name rollbackd in it", said, code)
 	said, _ = called("/opt/rollbackd", "nope")
 	assert.Is(t, strings.HasPrefix(said, "rollbackd: "), true, "%q begins with the program's name", said)
 	_, code = called()
@@ -118,9 +117,8 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 		var stderr bytes.Buffer
 		code := run(t.Context(), append([]string{"consumer"}, args...), goodEnviron, strings.NewReader(""), fullDisk{},
 			&stderr)
-		if code != exitFailed || stderr.String() != "consumer: write the output: no space left on device\n" {
-			t.Errorf("%v: exit %d, stderr %q; want 1 and the reason, once", args, code, stderr.String())
-		}
+		assert.That(t, code == exitFailed && stderr.String() == "consumer: write the output: no space left on device\n",
+			"%v: exit %d, stderr %q; want 1 and the reason, once", args, code, stderr.String())
 	}
 }
 
@@ -181,13 +179,11 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 	} {
 		args := append([]string{"__complete"}, strings.Fields(tc.args)...)
 		stdout, _, code := runCLI(t, nil, "", append(args, "")...)
-		if code != exitDone || !strings.Contains("\n"+stdout, "\n"+tc.want+"\n") || !strings.HasSuffix(stdout, ":4\n") {
-			t.Errorf("%s: exit %d, %q; want %s and no files", tc.args, code, stdout, tc.want)
-		}
+		assert.That(t, code == exitDone && strings.Contains("\n"+stdout, "\n"+tc.want+"\n") &&
+			strings.HasSuffix(stdout, ":4\n"), "%s: exit %d, %q; want %s and no files", tc.args, code, stdout, tc.want)
 	}
-	if stdout, _, code := runCLI(t, nil, "", "completion", "bash"); code != exitDone || len(stdout) < 1000 {
-		t.Errorf("completion bash: exit %d, %q", code, stdout)
-	}
+	stdout, _, code := runCLI(t, nil, "", "completion", "bash")
+	assert.That(t, code == exitDone && len(stdout) >= 1000, "completion bash: exit %d, %q", code, stdout)
 }
 
 // Given 400 messages without a body that anybody can read and three with a key that another body has, then the log has
@@ -213,8 +209,7 @@ func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 			lines[entry.Reason]++
 		}
 	}
-	if lines["malformed"] > 30 || lines["conflict"] != 3 || !strings.Contains(s.log, fold.CountKey) {
-		t.Errorf("%d lines for %d malformed letters, %d for the conflicts, want 11 of which one counts, and 3:\n%.2000s",
-			lines["malformed"], many, lines["conflict"], s.log)
-	}
+	assert.That(t, lines["malformed"] <= 30 && lines["conflict"] == 3 && strings.Contains(s.log, fold.CountKey),
+		"%d lines for %d malformed letters, %d for the conflicts, want 11 of which one counts, and 3:\n%.2000s",
+		lines["malformed"], many, lines["conflict"], s.log)
 }

@@ -53,10 +53,8 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 	require.That(t, code == exitDone && stderr == "consumer: exported 1 letter\n" && strings.Count(text, "\n") == 1,
 		"export: exit %d, %q, %q", code, text, stderr)
 	stdout, stderr, code := runCLI(t, s.environ, "not json\n\n{}\n"+text, "publish", "--letters")
-	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 message to queue ") ||
-		strings.Count(stderr, "consumer: line ") != 2 {
-		t.Fatalf("publish: exit %d, %q, %q", code, stdout, stderr)
-	}
+	require.That(t, code == exitFailed && strings.HasPrefix(stdout, "published 1 message to queue ") &&
+		strings.Count(stderr, "consumer: line ") == 2, "publish: exit %d, %q, %q", code, stdout, stderr)
 	defer s.daemon()()
 	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'by hand'")
@@ -112,10 +110,9 @@ func TestAListIsWholeAndAShownLetterIsShortAndSafe(t *testing.T) {
 		"dlq list": remark, "log list": remark, "dlq show A-1": `{"x":"\x1b[31m\x07yyy`,
 	} {
 		stdout, stderr, code := runCLI(t, s.environ, "", strings.Fields(args)...)
-		if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
-			!strings.Contains(stdout, want) {
-			t.Errorf("%s: exit %d, %d bytes, %q, %s", args, code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
-		}
+		assert.That(t, code == exitDone && len(stdout) <= 12_000 && !strings.ContainsAny(stdout, "\x1b\x07") &&
+			strings.Contains(stdout, want), "%s: exit %d, %d bytes, %q, %s", args, code, len(stdout),
+			stdout[:min(len(stdout), 1500)], stderr)
 	}
 }
 

@@ -34,14 +34,12 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	assert.That(t, !s.broker.Exists(s.queue), "doctor has made the queue that it missed")
 	s.quietly("", "migrate")
 	assert.Is(t, s.run("", "doctor"), exitDone, "all is well, and the exit code")
-	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) +
-		s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
-		t.Errorf("doctor has left %d messages", n)
-	}
+	n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) +
+		s.broker.Depth(rabbit.BackstopQueue(s.queue))
+	assert.That(t, n == 0, "doctor has left %d messages", n)
 	for line := range strings.Lines(s.script.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 100 {
-			t.Errorf("a line has %d columns, want at most 100: %s", n, line)
-		}
+		n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n"))
+		assert.That(t, n <= 100, "a line has %d columns, want at most 100: %s", n, line)
 	}
 	text := regexp.MustCompile(`\n {8,}`).ReplaceAllString(s.script.String(), " ") // where lines end depends on the names
 	for _, v := range []struct{ pattern, with string }{

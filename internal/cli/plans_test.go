@@ -140,9 +140,8 @@ func (s *shell) page(addr, path string) (body string) {
 		text, err := io.ReadAll(answer.Body)
 		body = string(text)
 		again := answer.StatusCode == http.StatusServiceUnavailable // on a busy machine
-		if answer.StatusCode != http.StatusOK && !again && strings.HasPrefix(path, "/api/") {
-			s.t.Errorf("%s: %s, %s", path, answer.Status, text)
-		}
+		assert.That(s.t, answer.StatusCode == http.StatusOK || again || !strings.HasPrefix(path, "/api/"), "%s: %s, %s", path,
+			answer.Status, text)
 		return err == nil && !again
 	})
 	return body

@@ -73,9 +73,8 @@ func TestARelayOfItsOwn(t *testing.T) {
 		return err == nil && m["rollbackd_outbox_oldest_due_seconds"] > 0 && m["rollbackd_outbox_relay_ready"] == 1 &&
 			m[`rollbackd_outbox_rows{state="refused"}`] == 1 && m[`rollbackd_outbox_rows{state="parked"}`] == 0
 	})
-	if status, body, err := relays[1].Get(t.Context(), "/readyz"); err != nil || status != http.StatusOK {
-		t.Errorf("/readyz is %d %s, %v", status, body, err)
-	}
+	status, body, err := relays[1].Get(t.Context(), "/readyz")
+	assert.That(t, err == nil && status == http.StatusOK, "/readyz is %d %s, %v", status, body, err)
 	s.stopped(relays[1])
 	s.put("cut", 1, "")
 	s.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) VALUES ('t', 'p', '', "+
@@ -161,9 +160,8 @@ func (s *sender) leaseEnds() {
 // stopped tells a relay to stop, which must end well.
 func (s *sender) stopped(p *program.Process) {
 	s.t.Helper()
-	if code, err := p.Stop(context.WithoutCancel(s.t.Context())); err != nil || code != exitDone {
-		s.t.Errorf("after SIGTERM: exit %d, %v", code, err)
-	}
+	code, err := p.Stop(context.WithoutCancel(s.t.Context()))
+	assert.That(s.t, err == nil && code == exitDone, "after SIGTERM: exit %d, %v", code, err)
 }
 
 // finish lets another relay send what is left, and says how often each message came.

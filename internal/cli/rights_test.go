@@ -109,9 +109,8 @@ func (a *account) do(stdin string, args ...string) {
 	a.s.t.Helper()
 	stdout, stderr, code := runCLI(a.s.t, a.environ, stdin, args...)
 	for line := range strings.Lines(stderr) {
-		if !strings.Contains(line, "stream_queue") && !strings.HasPrefix(line, "consumer: exported") {
-			a.s.t.Errorf("%v says %q", args, line)
-		}
+		assert.That(a.s.t, strings.Contains(line, "stream_queue") || strings.HasPrefix(line, "consumer: exported"),
+			"%v says %q", args, line)
 	}
 	assert.Is(a.s.t, code, exitDone, "%v: exit %s", args, stdout)
 }
@@ -187,9 +186,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	s.eventually(13, "SELECT amount FROM stock WHERE sku_id = 1")
 	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'old'")
 	poll.Until(t, "the webhook to be told", func() bool { return told.Load() > 0 })
-	for _, complaint := range stop() {
-		t.Errorf("the daemon complains: %s", complaint)
-	}
+	assert.Equal(t, stop(), nil, "complaints of the daemon")
 
 	// the command line, while another daemon refuses what was never reserved
 	stop = account().may(rights.Daemon).run("ROLLBACKD_EMPTY_ROLLBACK=refuse", "ROLLBACKD_LOG_RETENTION=0",
@@ -216,9 +213,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	person.do("", "reconcile", "--republish")
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 2")
 	person.do("", "dlq", "discard", "--key", "A-2", "--why", "a test")
-	for _, complaint := range stop() {
-		t.Errorf("the daemon complains: %s", complaint)
-	}
+	assert.Equal(t, stop(), nil, "complaints of the daemon")
 
 	// a classic table is taken over; without the right on it the command says what is missing
 	s.exec(classicTable, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status) "+

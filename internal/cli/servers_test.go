@@ -95,9 +95,8 @@ func (s *shell) run(stdin string, args ...string) (code int) {
 func (s *shell) answers(code int, want, stdin string, args ...string) (said string) {
 	s.t.Helper()
 	stdout, stderr, got := runCLI(s.t, s.environ, stdin, args...)
-	if got != code || !strings.Contains(stdout+stderr, want) {
-		s.t.Errorf("%v: exit %d, want %d and %q:\n%s%s", args, got, code, want, stdout, stderr)
-	}
+	assert.That(s.t, got == code && strings.Contains(stdout+stderr, want), "%v: exit %d, want %d and %q:\n%s%s", args, got,
+		code, want, stdout, stderr)
 	return stdout + stderr
 }
 
@@ -105,9 +104,8 @@ func (s *shell) answers(code int, want, stdin string, args ...string) (said stri
 func (s *shell) reads(into any, args ...string) (stderr string, code int) {
 	s.t.Helper()
 	stdout, stderr, code := runCLI(s.t, s.environ, "", args...)
-	if err := json.Unmarshal([]byte(stdout), into); err != nil {
-		s.t.Fatalf("%v: exit %d, %q, %q: %v", args, code, stdout, stderr, err)
-	}
+	err := json.Unmarshal([]byte(stdout), into)
+	require.That(s.t, err == nil, "%v: exit %d, %q, %q: %v", args, code, stdout, stderr, err)
 	return stderr, code
 }
 
@@ -172,9 +170,8 @@ func (s *shell) background(args ...string) (stop func()) {
 	end := s.begun(s.environ, args...)
 	stop = sync.OnceFunc(func() {
 		var code int
-		if _, s.log, code = end(); code != 0 {
-			s.t.Errorf("consumer %s: exit %d\n%s", args[0], code, s.log)
-		}
+		_, s.log, code = end()
+		assert.That(s.t, code == 0, "consumer %s: exit %d\n%s", args[0], code, s.log)
 	})
 	s.t.Cleanup(stop)
 	return stop
@@ -241,9 +238,8 @@ func (s *shell) reserve(order string, sku, quantity int) {
 func (s *shell) eventually(want int, query string) {
 	s.t.Helper()
 	n := 0
-	if !poll.Within(time.Minute, func() bool { n = stack.Number(s.t, s.db(), query); return n == want }) {
-		s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
-	}
+	so := poll.Within(time.Minute, func() bool { n = stack.Number(s.t, s.db(), query); return n == want })
+	require.That(s.t, so, "still not after a minute: %s gives %d, want %d", query, n, want)
 }
 
 // Given servers with nothing, with everything, and without a queue, then migrate makes what is missing, once, and
@@ -276,10 +272,9 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 		{`{"order_sn":"A-1","n":12}`, "", ""}, {`{"order_sn":"A-2"}`, "", ""},
 	} {
 		d, ok := s.broker.Get(s.queue)
-		if !ok || string(d.Body) != want.body || d.MessageId != want.id || d.Type != want.tag ||
-			d.DeliveryMode != rabbit.Persistent || d.ContentType != "application/json" {
-			t.Errorf("message %q, id %q, type %q, mode %d; want %+v", d.Body, d.MessageId, d.Type, d.DeliveryMode, want)
-		}
+		assert.That(t, ok && string(d.Body) == want.body && d.MessageId == want.id && d.Type == want.tag &&
+			d.DeliveryMode == rabbit.Persistent && d.ContentType == "application/json",
+			"message %q, id %q, type %q, mode %d; want %+v", d.Body, d.MessageId, d.Type, d.DeliveryMode, want)
 		if ms, ok := rabbit.Int(d.Headers["x-published-at-ms"]); !ok || time.Since(time.UnixMilli(ms)).Abs() > time.Minute {
 			t.Errorf("x-published-at-ms = %v, want now", d.Headers["x-published-at-ms"])
 		}
@@ -298,9 +293,8 @@ func TestPublishGoesThroughManyWindowsAndOverlongLinesAndShowsHowFarItIs(t *test
 	code := perform(t.Context(), a, newRoot(a, commands()...), []string{"publish", "-", "--key-field=order_sn"})
 	const want = "x: line 701 is larger than 262144 bytes\nx: published 1500 messages\nx: published 3000 messages\n" +
 		"x: lines that were not published: 1\n"
-	if code != exitFailed || !strings.HasPrefix(out.String(), "published 3000 messages") || errOut.String() != want {
-		t.Errorf("exit %d, %q, %q; want %q", code, out.String(), errOut.String(), want)
-	}
+	assert.That(t, code == exitFailed && strings.HasPrefix(out.String(), "published 3000 messages") &&
+		errOut.String() == want, "exit %d, %q, %q; want %q", code, out.String(), errOut.String(), want)
 	assert.Is(t, s.broker.Depth(s.queue), 3000, "messages in the queue")
 }
 
@@ -384,9 +378,7 @@ func (s *shell) play(name string, steps map[string]func()) {
 		case "doctor":
 			s.says(below, words(s.t, rest)...)
 		default:
-			if steps[line] == nil {
-				s.t.Fatalf("%s.script: what is %q?", script, line)
-			}
+			require.That(s.t, steps[line] != nil, "%s.script: what is %q?", script, line)
 			steps[line]()
 		}
 	}

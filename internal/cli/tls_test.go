@@ -122,9 +122,8 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	} {
 		assert.Is(t, strings.Count(text, what), times, "doctor says %q times, in\n%s", what, text)
 	}
-	if text := e.answers(exitDone, e.ca.File, "", "config"); strings.Contains(text, "secret") {
-		t.Errorf("the settings are shown as\n%s", text)
-	}
+	text = e.answers(exitDone, e.ca.File, "", "config")
+	assert.That(t, !strings.Contains(text, "secret"), "the settings are shown as\n%s", text)
 
 	// Without one of them each command says which server refuses it, and why.
 	for setting, server := range map[string]string{"AMQP_TLS": "RabbitMQ", "MYSQL_TLS": "MySQL", "REDIS_TLS": "Redis"} {

@@ -44,9 +44,8 @@ func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
 	w.t.Helper()
 	status, body, err := daemon.Get(w.t.Context(), "/readyz")
 	require.OK(w.t, err)
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		w.t.Fatalf("/readyz says %q: %v", body, err)
-	}
+	err = json.Unmarshal([]byte(body), &r)
+	require.That(w.t, err == nil, "/readyz says %q: %v", body, err)
 	assert.Is(w.t, r.Ready, (status == http.StatusOK), "/readyz answers %d and says ready", status)
 	return status, r
 }
@@ -277,10 +276,8 @@ func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
 	w.eventually("the points are back", func() bool { return w.refunded() == 10 })
 	is(w, "rows of the second log", w.count("SELECT COUNT(*) FROM points_log WHERE group_name = 'points'"), 10)
 	_, said := w.readyz(daemon)
-	if len(said.Queues) != 2 || said.Queues[0].Queue != w.env["QUEUE"] || said.Queues[1].Queue != points ||
-		said.Queues[1].Group != "points" {
-		t.Errorf("/readyz says %+v, want both queues", said)
-	}
+	assert.That(t, len(said.Queues) == 2 && said.Queues[0].Queue == w.env["QUEUE"] && said.Queues[1].Queue == points &&
+		said.Queues[1].Group == "points", "/readyz says %+v, want both queues", said)
 	w.ended(50)
 	w.rest(daemon)
 }

@@ -79,10 +79,8 @@ func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
 				defer once.Do(func() { close(begin) })
 				r := edit(key)
 				r.Body = fmt.Sprintf(`{"by":%d}`, i)
-				if _, err := w.desk.Edit(t.Context(), anna, "", r); err != nil && !errors.Is(err, deadletter.ErrNoEdit) &&
-					!operator.Busy(err) {
-					t.Error(err)
-				}
+				_, err := w.desk.Edit(t.Context(), anna, "", r)
+				assert.That(t, err == nil || errors.Is(err, deadletter.ErrNoEdit) || operator.Busy(err), "%v", err)
 			})
 		}
 		row := w.Row(key)
@@ -90,9 +88,7 @@ func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
 			<-begin
 			_, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{By: "bert",
 				Filter: "a test", Token: row.ReplayToken("replay/" + key)})
-			if err != nil && !errors.Is(err, dedup.ErrLost) && !errors.Is(err, dedup.ErrStale) {
-				t.Error(err)
-			}
+			assert.That(t, err == nil || errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrStale), "%v", err)
 		})
 		wg.Wait()
 		sent := w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE '" + key + "/edited-%'")
@@ -127,7 +123,6 @@ func TestWhatIsEditedHasTheHeadersOfItsProducer(t *testing.T) {
 		`'x-list', JSON_ARRAY('a')))`)
 	got := require.Get(w.desk.Editable(t.Context(), operator.MessageName{Tag: tag, Key: "k"}))(t)
 	text := require.Get(json.Marshal(got.Headers))(t)
-	if string(text) != `{"x-count":3,"x-shop":"north"}` || len(got.Lost) != 1 || got.Lost[0] != "x-list" {
-		t.Errorf("headers %s, lost %v; properties %s", text, got.Lost, w.Row("k").Properties)
-	}
+	assert.That(t, string(text) == `{"x-count":3,"x-shop":"north"}` && len(got.Lost) == 1 && got.Lost[0] == "x-list",
+		"headers %s, lost %v; properties %s", text, got.Lost, w.Row("k").Properties)
 }

@@ -59,10 +59,9 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead",
 		"unreadable dead"}
 	assert.Equal(t, keys(told), want, "found")
-	if len(told.Reservations) != 3 || len(told.Messages[0].Reservations) != 3 || len(told.Messages[3].Reservations) != 3 ||
-		len(told.Unseen) != 1 {
-		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)
-	}
+	assert.That(t, len(told.Reservations) == 3 && len(told.Messages[0].Reservations) == 3 &&
+		len(told.Messages[3].Reservations) == 3 && len(told.Unseen) == 1, "reservations %v, unseen %q", told.Reservations,
+		told.Unseen)
 	few := w.lookup()
 	few.Most = 1
 	if told := w.order(few, "A"); !told.More || !strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
@@ -75,10 +74,9 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 		of := w.preview(operator.KindReplay, deadletter.Filter{Order: "A", Keys: tc.among}).Filter
 		assert.Equal(t, of.Keys, tc.want, "its keys among %q", tc.among)
 	}
-	if told := w.order(w.lookup(), "none"); len(told.Messages)+len(told.Reservations) != 0 ||
-		len(told.Unseen) == 0 {
-		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)
-	}
+	told = w.order(w.lookup(), "none")
+	assert.That(t, len(told.Messages)+len(told.Reservations) == 0 && len(told.Unseen) != 0,
+		"an unknown order: %+v; want nothing, and what may lack", told)
 	_, err := (operator.Lookup{Records: w.Records, Group: group}).OfOrder(t.Context(), "A")
 	assert.That(t, err != nil, "without the stock tables there is no order, and no error says so")
 }
@@ -124,8 +122,7 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 	}
 	w.reservation("z", 1, 2, "late", 0)
 	told = w.ofKey(w.lookup(), "late")
-	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||
-		!strings.Contains(told.Unseen[0], "first 100000") {
-		t.Errorf("%+v, unseen %q; want nothing found, and that not all was searched", m, told.Unseen)
-	}
+	m := told.Messages[0]
+	assert.That(t, len(m.Reservations) == 0 && len(told.Unseen) == 1 && strings.Contains(told.Unseen[0], "first 100000"),
+		"%+v, unseen %q; want nothing found, and that not all was searched", m, told.Unseen)
 }

@@ -66,9 +66,8 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 		_, err = w.options(operator.Bounds{}).Mend(t.Context(), f)
 		assert.Error(t, err, operator.ErrLeft, "%s %s again, by somebody else", f.Kind, f.Key)
 		o.Again = true
-		if done, err := o.Mend(t.Context(), f); err != nil || !done.Mended || done.Failure != "" {
-			t.Errorf("%s %s again: %+v, %v", f.Kind, f.Key, done, err)
-		}
+		done, err = o.Mend(t.Context(), f)
+		assert.That(t, err == nil && done.Mended && done.Failure == "", "%s %s again: %+v, %v", f.Kind, f.Key, done, err)
 		assert.Is(t, w.depths(), before, "%s %s again: messages sent, and letters", f.Kind, f.Key)
 	}
 	assert.Is(t, w.Broker.Depth(w.Queue), 3, "messages were sent again")
@@ -121,9 +120,8 @@ func TestOnlyWhatAMachineMayMendIsOrderedAndMended(t *testing.T) {
 		for force, want := range map[bool]error{false: operator.ErrNoRepair, true: want} {
 			order, err := report.Order("an act", i, force)
 			assert.Error(t, err, want, "%s is ordered, force %v", f.Kind, force)
-			if err == nil && (order.Of != "an act" || order.Number != i || order.Force != force || order.Finding.Key != f.Key) {
-				t.Errorf("%s, force %v: %+v", f.Kind, force, order)
-			}
+			assert.That(t, err != nil || order.Of == "an act" && order.Number == i && order.Force == force &&
+				order.Finding.Key == f.Key, "%s, force %v: %+v", f.Kind, force, order)
 			o := w.options(operator.Bounds{})
 			o.Force = force
 			_, err = o.Mend(t.Context(), *f)

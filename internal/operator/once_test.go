@@ -41,9 +41,8 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	// the first one's answer comes too late to be kept
 	w.Must(first.Finish(t.Context(), operator.Answer{Status: 500}), second.Finish(t.Context(),
 		operator.Answer{Status: 202}))
-	if _, answer, err = w.desk.Begin(t.Context(), anna, r); err != nil || answer == nil || answer.Status != 202 {
-		t.Errorf("the answer is %+v, %v", answer, err)
-	}
+	_, answer, err = w.desk.Begin(t.Context(), anna, r)
+	assert.That(t, err == nil && answer != nil && answer.Status == 202, "the answer is %+v, %v", answer, err)
 }
 
 func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
@@ -59,13 +58,10 @@ func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 	_, err = w.desk.Resume(t.Context(), bert, operator.ResumeRequest{})
 	assert.Error(t, err, dedup.ErrNotPaused, "resumed again")
 	acts, next, err := w.desk.Acts(t.Context(), operator.ActFilter{Limit: 1})
-	if err != nil || len(acts) != 1 || next == "" || acts[0].Kind != operator.KindResume || acts[0].Actor != "bert" {
-		t.Errorf("%+v, %q, %v", acts, next, err)
-	}
-	if acts, next, err = w.desk.Acts(t.Context(), operator.ActFilter{Limit: 1, Before: next}); err != nil || next != "" ||
-		acts[0].Kind != operator.KindPause {
-		t.Errorf("%+v, %q, %v", acts, next, err)
-	}
+	assert.That(t, err == nil && len(acts) == 1 && next != "" && acts[0].Kind == operator.KindResume &&
+		acts[0].Actor == "bert", "%+v, %q, %v", acts, next, err)
+	acts, next, err = w.desk.Acts(t.Context(), operator.ActFilter{Limit: 1, Before: next})
+	assert.That(t, err == nil && next == "" && acts[0].Kind == operator.KindPause, "%+v, %q, %v", acts, next, err)
 }
 
 func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {

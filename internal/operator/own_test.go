@@ -32,13 +32,11 @@ func TestWhatAProcessDoesItselfIsAnActThatCanBeStoppedAndFail(t *testing.T) {
 		return operator.Result{Replayed: 5}, ctx.Err()
 	})
 	a := w.act(id)
-	if err == nil || !strings.Contains(err.Error(), "somebody stopped it") || a.State != operator.Stopped ||
-		a.StopBy != "bert" || a.Result.Replayed != 5 || a.Progress.Done != 5 || a.Ended.IsZero() || a.Sweeping {
-		t.Errorf("stopped: %v, %+v", err, a)
-	}
-	if _, err := w.desk.Stop(t.Context(), bert, id); err != nil && !errors.Is(err, operator.ErrEnded) {
-		t.Error(err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "somebody stopped it") && a.State == operator.Stopped &&
+		a.StopBy == "bert" && a.Result.Replayed == 5 && a.Progress.Done == 5 && !a.Ended.IsZero() && !a.Sweeping,
+		"stopped: %v, %+v", err, a)
+	_, err = w.desk.Stop(t.Context(), bert, id)
+	assert.That(t, err == nil || errors.Is(err, operator.ErrEnded), "%v", err)
 	broken := errors.New("the broker is away")
 	err = w.desk.Do(t.Context(), anna, ask, func(_ context.Context, task operator.Task) (operator.Result, error) {
 		id = task.Act.ID

@@ -165,9 +165,8 @@ func TestARunThatIsStoppedSaysSo(t *testing.T) {
 		}
 	}
 	_, err := o.Run(ctx)
-	if !errors.Is(err, context.Canceled) || w.Broker.Depth(w.Queue) != 0 {
-		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.Broker.Depth(w.Queue))
-	}
+	assert.That(t, errors.Is(err, context.Canceled) && w.Broker.Depth(w.Queue) == 0,
+		"error %v, %d sent; want that it was stopped, and nothing sent", err, w.Broker.Depth(w.Queue))
 }
 
 const retention = letters.Retention
@@ -261,9 +260,8 @@ func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
 	}
 	w.MoveBack(time.Minute)
 	r := w.run(nil)
-	if len(r.Findings) != 1 || r.Findings[0].Kind != "dead_without_letter" {
-		t.Fatalf("found %q, want the one conflict whose key another body has", found(r))
-	}
+	require.That(t, len(r.Findings) == 1 && r.Findings[0].Kind == "dead_without_letter",
+		"found %q, want the one conflict whose key another body has", found(r))
 	row := w.RowOf(dedup.Identity{Group: group, Tag: r.Findings[0].Tag, Key: r.Findings[0].Key})
 	assert.Is(t, row.MessageID, "taken", "it is the message")
 }

@@ -82,15 +82,13 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	for _, g := range got.Groups {
 		assert.That(t, len(g.First) == min(5, g.Count), "of %d letters %v are named", g.Count, g.First)
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(operator.RehearsalGroup{}),
-		cmpopts.IgnoreFields(operator.RehearsalGroup{}, "First")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(operator.RehearsalGroup{}),
+		cmpopts.IgnoreFields(operator.RehearsalGroup{}, "First"))
+	assert.That(t, diff == "", "-want +got:\n%s", diff)
 	assert.Is(t, a.Outcome(), "25 would fail, 1 not rehearsed, 25 would come later, 200 would be applied, "+
 		"1 moved meanwhile", "its outcome")
-	if seen["crashed"]+seen["parked"] > 0 || len(seen) != 251 {
-		t.Errorf("%d letters came to the handler, %d of them the crashed one", len(seen), seen["crashed"])
-	}
+	assert.That(t, seen["crashed"]+seen["parked"] <= 0 && len(seen) == 251,
+		"%d letters came to the handler, %d of them the crashed one", len(seen), seen["crashed"])
 	assert.Is(t, w.status(dedup.Dead), 252, "dead letters")
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE '%"+a.ID+"%'"), 0,
 		"steps of messages name the rehearsal")
@@ -98,10 +96,8 @@ func TestARehearsalGroupsASetByWhatWouldBecomeOfIt(t *testing.T) {
 	p := require.Get(w.newDesk(untouched(t)).PreviewEdit(t.Context(), edit("crashed")))(t)
 	assert.Has(t, p.NoRehearsal, "process has died", "it is not rehearsed:")
 	unknown := w.ends(w.rehearse(deadletter.Filter{Keys: []string{"misspelt"}}).ID).Rehearsed()
-	if unknown == nil || unknown.Moved != 0 || len(unknown.Groups) != 1 ||
-		unknown.Groups[0].Outcome != deadletter.NotRehearsed {
-		t.Errorf("it is said %+v", unknown)
-	}
+	assert.That(t, unknown != nil && unknown.Moved == 0 && len(unknown.Groups) == 1 &&
+		unknown.Groups[0].Outcome == deadletter.NotRehearsed, "it is said %+v", unknown)
 }
 
 // Given what forbids a rehearsal, when one is asked for, then it fails and says why, and no letter reaches the handler.

@@ -110,10 +110,9 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	require.Get(w.newDesk().Stop(t.Context(), bert, a.ID))(w.T)
 	w.ends(a.ID)
 	a = w.swept(a.ID)
-	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 ||
-		a.Result.Swept != a.Result.Replayed || a.Terms != 3 {
-		t.Errorf("%s by %q in %d terms, of which one is for the walk: %+v", a.State, a.StopBy, a.Terms, a.Result)
-	}
+	assert.That(t, a.State == operator.Stopped && a.StopBy == "bert" && a.Result.Replayed < 400 &&
+		a.Result.Replayed >= 15 && a.Result.Swept == a.Result.Replayed && a.Terms == 3,
+		"%s by %q in %d terms, of which one is for the walk: %+v", a.State, a.StopBy, a.Terms, a.Result)
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"), a.Result.Replayed,
 		"rows are replayed, the act says")
 	w.WantQueues(0, 400-a.Result.Replayed)
@@ -127,10 +126,8 @@ func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
 	a := w.start(operator.Request{Filter: all, Window: 20, MaxFailures: 10})
 	w.daemon()
 	a = w.ends(a.ID)
-	if a.State != operator.Failed || a.Result.FailedAgain < 10 || a.Result.Replayed > 60 || !strings.Contains(a.Error,
-		"failed again") {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
+	assert.That(t, a.State == operator.Failed && a.Result.FailedAgain >= 10 && a.Result.Replayed <= 60 &&
+		strings.Contains(a.Error, "failed again"), "%s: %+v, %s", a.State, a.Result, a.Error)
 }
 
 func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {

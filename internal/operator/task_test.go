@@ -59,9 +59,8 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 		return a.Terms == 2 && a.Progress.Phase == "anna, run "+id && a.Progress.Done == 2
 	})
 	require.Get(w.newDesk().Stop(t.Context(), bert, id))(w.T)
-	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
-		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
-	}
+	a := w.ends(id)
+	assert.That(t, a.State == operator.Stopped && a.StopBy == "bert", "%s by %q, %s", a.State, a.StopBy, a.Error)
 	assert.Is(t, w.ask(anna, ask).ID != id, true, "after its end another one begins")
 }
 

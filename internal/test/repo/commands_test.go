@@ -42,9 +42,8 @@ func TestCommandsOfThePagesAreRunOrSayWhyNot(t *testing.T) {
 				t.Errorf("%s:%d shows commands: say above them <!-- in the test: FILE -->, or <!-- not run: WHY -->", page, i+1)
 			case said[1] == "in the test":
 				run++
-				if !strings.Contains(read(t, said[2]), path.Base(page)) {
-					t.Errorf("%s:%d shows commands, and %s does not name the page", page, i+1, said[2])
-				}
+				assert.That(t, strings.Contains(read(t, said[2]), path.Base(page)),
+					"%s:%d shows commands, and %s does not name the page", page, i+1, said[2])
 			}
 		}
 	}

@@ -45,17 +45,14 @@ func TestExportedThingsAreDocumented(t *testing.T) {
 		}
 		d := shownOf(t, p)
 		want := map[bool]string{false: "Package " + p.Name + " ", true: "Command "}[p.Name == "main"]
-		if strings.Count("\n"+d.Doc, "\n"+want) != 1 || !strings.HasPrefix(d.Doc, want) {
-			t.Errorf("the package comment of %s begins %.40q, want %q, once", p.path(), d.Doc, want)
-		}
+		assert.That(t, strings.Count("\n"+d.Doc, "\n"+want) == 1 && strings.HasPrefix(d.Doc, want),
+			"the package comment of %s begins %.40q, want %q, once", p.path(), d.Doc, want)
 		if p.Name == "main" {
 			continue // nobody can import it
 		}
 		values, funcs := slices.Concat(d.Consts, d.Vars), d.Funcs
 		told := func(text string, names ...string) {
-			if text == "" {
-				t.Errorf("%s: exported %v has no comment", p.path(), names)
-			}
+			assert.That(t, text != "", "%s: exported %v has no comment", p.path(), names)
 		}
 		for _, typ := range d.Types {
 			told(typ.Doc, typ.Name)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -208,9 +209,7 @@ func TestWhatJoinsImportsTenOfOursAtMost(t *testing.T) {
 	for _, p := range packages(t) {
 		if within(p.path(), "internal/daemon") || within(p.path(), "internal/cli") {
 			ours := slices.DeleteFunc(slices.Clone(p.Imports), func(dep string) bool { return !strings.HasPrefix(dep, module) })
-			if len(ours) > 10 {
-				t.Errorf("%s imports %d packages of ours: %v", p.path(), len(ours), ours)
-			}
+			assert.That(t, len(ours) <= 10, "%s imports %d packages of ours: %v", p.path(), len(ours), ours)
 		}
 	}
 }
@@ -222,9 +221,8 @@ func TestNobodyLinksWhatIsBanned(t *testing.T) {
 				continue
 			}
 			for of := range strings.FieldsSeq(ban.modules) {
-				if slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, of) }) {
-					t.Errorf("%s must not depend on %s, not even through others: %s", p.path(), of, ban.why)
-				}
+				assert.That(t, !slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, of) }),
+					"%s must not depend on %s, not even through others: %s", p.path(), of, ban.why)
 			}
 		}
 	}
@@ -233,8 +231,7 @@ func TestNobodyLinksWhatIsBanned(t *testing.T) {
 func TestOnlyRabbitImportsTheAMQPClient(t *testing.T) {
 	allowed := []string{"internal/rabbit", "internal/test/stack"} // whose tests must not be judged by what they test
 	for _, p := range packages(t) {
-		if slices.Contains(p.Imports, "github.com/rabbitmq/amqp091-go") && !slices.Contains(allowed, p.path()) {
-			t.Errorf("%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
-		}
+		assert.That(t, !slices.Contains(p.Imports, "github.com/rabbitmq/amqp091-go") || slices.Contains(allowed, p.path()),
+			"%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
 	}
 }

@@ -91,7 +91,5 @@ func TestNoFileNamesAPathOfOneMachineOrHasTheMarksOfAConflict(t *testing.T) {
 				"%s has a mark of a conflict: %s", at, line)
 		}
 	}
-	if seen < 100 {
-		t.Errorf("%d files were read: is %s the repository?", seen, root(t))
-	}
+	assert.That(t, seen >= 100, "%d files were read: is %s the repository?", seen, root(t))
 }
