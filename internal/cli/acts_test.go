@@ -133,9 +133,8 @@ func (s *shell) consumes() {
 func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 	s := migrated(t)
 	s.play("log", map[string]func(){"a message without a usable key": func() {
-		s.broker.Publish("", s.queue, stack.Message{
-			MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2,
-		})
+		s.broker.Publish("", s.queue,
+			stack.Message{MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2})
 	}})
 }
 
@@ -199,9 +198,8 @@ func TestMoveCarriesAnotherQueueOver(t *testing.T) {
 			stop()
 		},
 		"a message is too large": func() {
-			s.broker.Publish("", old, stack.Message{
-				MessageId: "large", Headers: map[string]any{"x": strings.Repeat("x", 130_980)},
-			})
+			s.broker.Publish("", old,
+				stack.Message{MessageId: "large", Headers: map[string]any{"x": strings.Repeat("x", 130_980)}})
 		},
 	})
 }

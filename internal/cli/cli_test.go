@@ -83,9 +83,7 @@ func normalForm(s, work string) string {
 	return spaces.ReplaceAllString(s, "$1  ")
 }
 
-func TestMain(m *testing.M) {
-	stack.Main(m, program.Remove)
-}
+func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 var goodEnviron = []string{
 	"ROLLBACKD_AMQP_URL=amqp://u:hunter2@h/", "ROLLBACKD_MYSQL_DSN=u:hunter2@tcp(h:1)/d", "ROLLBACKD_REDIS_URL=off",

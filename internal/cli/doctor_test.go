@@ -205,9 +205,8 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 		"ROLLBACKD_LOCK_ON_ERROR=pause")
 	s.says("warn reachable = cluster support disabled → leave cluster=true out",
 		"ROLLBACKD_REDIS_URL="+server.URL()+"?cluster=true")
-	node := stack.Own(t, stack.Options{
-		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
-	})
+	node := stack.Own(t,
+		stack.Options{Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"}})
 	s.says("fail mode = a node of a cluster", "ROLLBACKD_REDIS_URL="+node.URL())
 	require.OK(t, client.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 	s.says("fail mode = a replica\nfail lock = READONLY", "ROLLBACKD_REDIS_URL="+server.URL())

@@ -133,8 +133,7 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 			`x dlq replay --tag t --key 'it'\''s'    # it finds`},
 		"discarded": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"},
 			"x log explain k --tag t    # a person"},
-		"failed": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "failed"},
-			"x run    # its next attempt"},
+		"failed": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "failed"}, "x run    # its next attempt"},
 		"odd order": {operator.Finding{
 			Kind: operator.NamedNotReleased, Was: stock.Reserved, Order: `it's a\b`, Tag: "t",
 			Items: []operator.Item{{SKU: 1, Quantity: 2}},

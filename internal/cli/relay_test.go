@@ -134,10 +134,8 @@ func newSender(t *testing.T) *sender {
 // relay starts the real program, with settings besides.
 func (s *sender) relay(more ...string) *program.Process {
 	s.t.Helper()
-	p := require.Get(program.Start(program.Options{
-		Path: program.Shared(s.t), Args: []string{"relay"}, Env: append(s.environ[:len(s.environ):len(s.environ)], more...),
-		Log: &s.logs,
-	}))(s.t)
+	p := require.Get(program.Start(program.Options{Path: program.Shared(s.t), Args: []string{"relay"},
+		Env: append(s.environ[:len(s.environ):len(s.environ)], more...), Log: &s.logs}))(s.t)
 	s.t.Cleanup(func() { _ = p.Kill() })
 	return p
 }

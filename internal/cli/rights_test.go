@@ -49,9 +49,8 @@ type account struct {
 func (s *shell) account(admin *redis.Client) *account {
 	s.t.Helper()
 	a := &account{s: s, name: "r_" + strings.ToLower(rand.Text()[:12]), password: rand.Text(), redis: admin}
-	a.names = rights.Names{
-		LogTable: consumer.Defaults().LogTable, Exchange: s.broker.Name("stock"), Queue: s.queue, Stock: true,
-	}
+	a.names = rights.Names{LogTable: consumer.Defaults().LogTable, Exchange: s.broker.Name("stock"), Queue: s.queue,
+		Stock: true}
 	dsn := require.Get(mysql.ParseDSN(s.dsn))(s.t)
 	a.schema, dsn.User, dsn.Passwd = dsn.DBName, a.name, a.password
 	amqp := require.Get(url.Parse(s.broker.URL))(s.t)

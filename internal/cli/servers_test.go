@@ -58,16 +58,13 @@ func shellOf(t *testing.T, more ...string) *shell {
 	s := &shell{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t)}
 	s.queue = s.broker.Name("stock.rollback")
 	redis := stack.Redis(t)
-	s.environ = append([]string{
-		"ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_MYSQL_DSN=" + s.dsn, "ROLLBACKD_REDIS_URL=" + redis,
-		"ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
-		"ROLLBACKD_MAX_ATTEMPTS=2", "ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_HTTP_ADDR=off",
-	}, more...)
+	s.environ = append([]string{"ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_MYSQL_DSN=" + s.dsn,
+		"ROLLBACKD_REDIS_URL=" + redis, "ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
+		"ROLLBACKD_MAX_ATTEMPTS=2", "ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_HTTP_ADDR=off"}, more...)
 	s.track(s.queue, 100*time.Millisecond, 200*time.Millisecond)
 	s.broker.TrackExchanges(s.broker.Name("stock"))
 	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL",
-		stack.Addr(t, s.broker.URL), "RABBITMQ",
-		command.Person(), "PERSON")
+		stack.Addr(t, s.broker.URL), "RABBITMQ", command.Person(), "PERSON")
 	return s
 }
 

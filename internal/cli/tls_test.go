@@ -24,23 +24,15 @@ type encrypted struct {
 func newEncrypted(t *testing.T) *encrypted {
 	t.Parallel()
 	ca := stack.NewAuthority(t, "Test CA")
-	servers := stack.OwnEncrypted(t, stack.Encryption{
-		Pair: ca.Issue(stack.Certificate{
-			Name: "servers", Hosts: []string{"servers.test"}, To: time.Now().AddDate(1, 0, 0),
-		}),
-		ClientsCA: ca.File, ClientsNeeded: true,
-	})
-	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{}, shell: &shell{
-		t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback",
-	}}
+	own := stack.Certificate{Name: "servers", Hosts: []string{"servers.test"}, To: time.Now().AddDate(1, 0, 0)}
+	servers := stack.OwnEncrypted(t, stack.Encryption{Pair: ca.Issue(own), ClientsCA: ca.File, ClientsNeeded: true})
+	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{},
+		shell: &shell{t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback"}}
 	account := require.Get(mysql.ParseDSN(e.dsn))(t)
-	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509",
-		"GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
+	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
 	account.User, account.Passwd = "x509", "secret"
-	e.environ = []string{
-		"ROLLBACKD_AMQP_URL=" + servers.RabbitMQ.TLSURL(), "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
-		"ROLLBACKD_REDIS_URL=" + servers.Redis.TLSURL(), "ROLLBACKD_HTTP_ADDR=off",
-	}
+	e.environ = []string{"ROLLBACKD_AMQP_URL=" + servers.RabbitMQ.TLSURL(), "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
+		"ROLLBACKD_REDIS_URL=" + servers.Redis.TLSURL(), "ROLLBACKD_HTTP_ADDR=off"}
 	for name, left := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40, "REDIS_TLS": 29} {
 		p := ca.Issue(stack.Certificate{Name: strings.ToLower(name), To: time.Now().AddDate(0, 0, left).Add(time.Hour)})
 		e.clients[name] = &p
@@ -54,9 +46,8 @@ func newEncrypted(t *testing.T) *encrypted {
 // on MySQL takes the new one alone.
 func (e *encrypted) renew(name string) {
 	for setting, days := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40} {
-		e.ca.Replace(e.clients[setting], stack.Certificate{
-			Name: "renewed for " + name, To: time.Now().AddDate(0, 0, days).Add(time.Hour),
-		})
+		e.ca.Replace(e.clients[setting],
+			stack.Certificate{Name: "renewed for " + name, To: time.Now().AddDate(0, 0, days).Add(time.Hour)})
 	}
 	e.exec("ALTER USER 'x509'@'%' REQUIRE SUBJECT '/CN=renewed for " + name + "'")
 	e.cut("x509")
@@ -136,28 +127,20 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 			assert.Has(t, text, want, "without %s doctor does not say", setting)
 		}
 	}
-	e.warnsOfWhatIsNotEncryptedOrNotVerified()
-}
 
-// warnsOfWhatIsNotEncryptedOrNotVerified: given connections that are in plain text to a host that is not certainly this
-// one, or encrypted to a server that nobody verifies, or that would go on in plain text, doctor warns of each, and says
-// what to set.
-func (e *encrypted) warnsOfWhatIsNotEncryptedOrNotVerified() {
-	t := e.t
+	// Connections in plain text to a host that is not certainly this one, or encrypted to a server that nobody verifies,
+	// or that would go on in plain text: doctor warns of each, and says what to set.
 	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
 	account := require.Get(mysql.ParseDSN(e.dsn))(t)
 	for verify, want := range map[string][]string{
 		"false": {"ok mysql encryption: none, and none is needed"},
-		"skip-verify": {
-			"TLS 1.3, but the server's certificate is not verified", "name its CA in ROLLBACKD_MYSQL_TLS_CA_FILE",
-		},
+		"skip-verify": {"TLS 1.3, but the server's certificate is not verified",
+			"name its CA in ROLLBACKD_MYSQL_TLS_CA_FILE"},
 		"preferred": {"tls=preferred goes on in plain text when the server offers no TLS"},
 	} {
 		account.TLSConfig, account.TLS = verify, nil
-		e.environ = []string{
-			"ROLLBACKD_AMQP_URL=" + plain, "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(), "ROLLBACKD_REDIS_URL=off",
-			"ROLLBACKD_HTTP_ADDR=off",
-		}
+		e.environ = []string{"ROLLBACKD_AMQP_URL=" + plain, "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
+			"ROLLBACKD_REDIS_URL=off", "ROLLBACKD_HTTP_ADDR=off"}
 		e.answers(exitDone, "", "", "migrate")
 		text := strings.Join(strings.Fields(e.answers(exitDone, "", "", "doctor")), " ")
 		for _, what := range append(want, "none, and 0.0.0.0 is not this host", "amqps:// in ROLLBACKD_AMQP_URL") {
@@ -183,9 +166,8 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 // back, and the accounts of deploy/accounts suffice.
 func TestWhatTheManagementOfRabbitMQShowsAndKeeps(t *testing.T) {
 	t.Parallel()
-	server := stack.Own(t, stack.Options{
-		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
-	})
+	server := stack.Own(t,
+		stack.Options{Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"}})
 	t.Run("policy", func(t *testing.T) { doctorVerifiesThePolicy(t, server) })
 	t.Run("definitions", func(t *testing.T) { theDefinitionsComeBack(t, server) })
 	// the last one, because it takes rights away
@@ -202,10 +184,8 @@ func doctorVerifiesThePolicy(t *testing.T, server *stack.Server) {
 	s.run("", "migrate")
 	s.says("fail policy of the main queue = dead-letter-exchange is not set\n" +
 		"fail policy of the main queue = delivery-limit is not set")
-	good := map[string]any{
-		"dead-letter-exchange": "", "dead-letter-routing-key": s.queue + ".backstop",
-		"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 200,
-	}
+	good := map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": s.queue + ".backstop",
+		"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 200}
 	s.broker.Policy("rollbackd", s.queue, good)
 	s.until("ok policy of the main queue = gives it what a declared one has") // the API follows a moment later
 	good["dead-letter-routing-key"] = "elsewhere"

@@ -279,8 +279,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 			"the finding does not say that it is mended")
 	}
 	is(w, "acts have mended something",
-		w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = "+
-			"'done'"), n)
+		w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = 'done'"), n)
 	// when the daemon has died before it wrote down that it has mended, then the next one says so, and mends nothing twice
 	replays := w.count("SELECT SUM(replays) FROM consumer_log")
 	w.exec("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +

@@ -84,9 +84,7 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	bad := badMessages(t)
 	for i, o := range held[:2] { // what only the tables know to be wrong
 		o.Items[0].Quantity += 7
-		bad[fmt.Sprintf("wrong quantity %d", i)] = badMessage{
-			body: string(o.Body()), reason: dedup.ReasonPermanent,
-		}
+		bad[fmt.Sprintf("wrong quantity %d", i)] = badMessage{body: string(o.Body()), reason: dedup.ReasonPermanent}
 	}
 	deducted := held[2]
 	w.exec("UPDATE stock_reservation SET status = 3 WHERE order_sn = ?", deducted.SN)
@@ -108,9 +106,8 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	bad["odd properties"] = badMessage{reason: dedup.ReasonExhausted}
 	w.ended(len(sent) + 1)
 	// The same key with another body, once its own is applied; and a key that differs in case only, which is another key.
-	again := oracle.Sent{
-		Publishing: w.route.Message(orders[0].Key(), []byte(goodBody)), Fate: oracle.ToDie(dedup.ReasonConflict),
-	}
+	again := oracle.Sent{Publishing: w.route.Message(orders[0].Key(), []byte(goodBody)),
+		Fate: oracle.ToDie(dedup.ReasonConflict)}
 	twin := w.route.Rollback(orders[3+400])
 	twin.MessageID = strings.ToUpper(orders[0].Key()) + " "
 	w.publish(again, twin)
@@ -136,12 +133,9 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 // the channel that publishes the copy, send more copies, or let the copy vanish; and with forged headers of ours.
 func (w *world) publishOdd(key string) {
 	login := require.Get(url.Parse(w.broker.URL))(w.t)
-	forged := map[string]any{
-		wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
-		wire.HeaderReplays: int64(-1),
-		wire.HeaderError:   strings.Repeat("e", 5000), "CC": []any{"nowhere"}, "BCC": []any{"nowhere either"},
-		"x-death": "not even a list", "x-delivery-count": "many",
-	}
+	forged := map[string]any{wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
+		wire.HeaderReplays: int64(-1), wire.HeaderError: strings.Repeat("e", 5000), "CC": []any{"nowhere"},
+		"BCC": []any{"nowhere either"}, "x-death": "not even a list", "x-delivery-count": "many"}
 	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{
 		MessageId: key, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged,
 		DeliveryMode: rabbit.Transient,
@@ -165,9 +159,16 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		w := aloneWorld(t, "BATCH_SIZE", fmt.Sprint(batch), "PREFETCH", "1000")
 		w.rng = rand.New(rand.NewPCG(20, 20)) // the same orders, messages and sequence in both runs
 		reserved := w.open(orders + 10)
-		good, bad := w.route.Rollbacks(reserved[:orders]), badRollbacks(w.route, reserved[orders:])
-		messages := len(good) + len(bad)
-		sent := shop.Repeat(w.rng, append(good, bad...), .2)
+		sent := w.route.Rollbacks(reserved[:orders])
+		for _, o := range reserved[orders:] { // no retry can help these: each is dead after its first attempt or before it
+			o.Items[0].Quantity += 1000
+			malformed := w.route.Message("malformed-"+o.SN, []byte(`{"order_sn":`))
+			sent = append(sent, oracle.Sent{Publishing: w.route.Message(o.Key(), o.Body()),
+				Fate: oracle.ToDie(dedup.ReasonPermanent)}, oracle.Sent{Publishing: malformed,
+				Fate: oracle.ToDie(dedup.ReasonMalformed)})
+		}
+		messages := len(sent)
+		sent = shop.Repeat(w.rng, sent, .2)
 		daemon := w.start()
 		began := time.Now()
 		w.publish(sent...)
@@ -205,21 +206,6 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 	} {
 		assert.Is(t, diff, "", "%s differ between BATCH_SIZE 1 (-) and 500 (+)", what)
 	}
-}
-
-// badRollbacks are messages that no retry can help: each is dead after its first attempt or before it. held are orders
-// that no good message gives back.
-func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
-	var sent []oracle.Sent
-	for _, o := range held {
-		o.Items[0].Quantity += 1000
-		sent = append(sent,
-			oracle.Sent{Publishing: r.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent)},
-			oracle.Sent{
-				Publishing: r.Message("malformed-"+o.SN, []byte(`{"order_sn":`)), Fate: oracle.ToDie(dedup.ReasonMalformed),
-			})
-	}
-	return sent
 }
 
 // pairs reads the columns k and v as text.

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -28,15 +29,17 @@ type member struct {
 	log *program.Log
 }
 
-func (w *world) join() member { return w.logged("run") }
+func (w *world) join() member {
+	p, log := w.logged("run")
+	return member{p, log}
+}
 
 // logged starts a command of the binary with a log of its own.
-func (w *world) logged(command string) member {
+func (w *world) logged(command string) (*program.Process, *program.Log) {
 	w.t.Helper()
 	log := &program.Log{}
-	return member{w.startProcess(program.Options{
-		Path: program.Shared(w.t), Args: []string{command}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
-	}), log}
+	return w.startProcess(program.Options{Path: program.Shared(w.t), Args: []string{command}, Env: w.environ(),
+		Log: io.MultiWriter(log, w.logs)}), log
 }
 
 func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"elected"`) }
@@ -177,11 +180,7 @@ func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
 	w.publish(w.route.Rollbacks(orders)...)
 	w.ended(10)
 	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(dedup.ReasonMalformed)})
-	select {
-	case <-asked:
-	case <-time.After(time.Minute):
-		t.Fatal("the webhook was never called")
-	}
+	poll.Receive(t, "the webhook is called", asked)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // the webhook would wait for ten seconds
 	defer cancel()
 	code, err := daemon.Stop(ctx)
@@ -217,7 +216,14 @@ func TestPruningBesideMessagesHurtsNone(t *testing.T) {
 		w.eventually("more messages are applied", func() bool { return applied() > first+sized(1000, 300_000) })
 	})
 	began := time.Now()
-	beside := rate(func() { is(w, "rows deleted", w.pruneAll(), rows) })
+	beside := rate(func() { // a pass of the daemon's cleaner, on a pool like its own
+		deleted, records := 0, w.store(dedup.OpenOptions{LockWait: time.Second}).Records
+		o := dedup.PruneOptions{Group: w.config().Group, OlderThan: 24 * time.Hour}
+		for _, p := range require.Get(records.Prune(t.Context(), o))(t) {
+			deleted += p.Rows
+		}
+		is(w, "rows deleted", deleted, rows)
+	})
 	t.Logf("%.0f rows were deleted a second, beside %.0f messages; %.0f messages before it",
 		float64(rows)/time.Since(began).Seconds(), beside, before)
 	messages := enough()
@@ -273,25 +279,12 @@ func (w *world) oldRows(n int) {
 	}
 }
 
-// pruneAll is a pass of the daemon's cleaner, on a pool like its own.
-func (w *world) pruneAll() (deleted int) {
-	records := w.store(dedup.OpenOptions{LockWait: time.Second}).Records
-	for _, p := range require.Get(records.Prune(w.t.Context(), dedup.PruneOptions{
-		Group: w.config().Group, OlderThan: 24 * time.Hour,
-	}))(w.t) {
-		deleted += p.Rows
-	}
-	return deleted
-}
-
 // deadlocks is how many the server has counted.
 func (w *world) deadlocks() (n int) {
 	w.t.Helper()
 	var name string
-	// MariaDB
-	err := w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").Scan(
-		&name, &n)
-	if err != nil {
+	const ofMariaDB = "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"
+	if w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), ofMariaDB).Scan(&name, &n) != nil {
 		n = w.count("SELECT COUNT FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'")
 	}
 	return n

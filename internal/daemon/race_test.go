@@ -247,12 +247,9 @@ type race struct {
 }
 
 func newRace(t *testing.T, tl till) *race {
-	r := &race{
-		world: newWorld(t, append(tl.settings(t), "LANES", "1")...), till: tl,
-		payment:  &gate{words: []string{"INSERT INTO rollbackd_outbox", tl.words}},
-		relay:    &gate{words: []string{"SKIP LOCKED"}},
-		consumer: &gate{words: []string{tl.words}, free: true},
-	}
+	r := &race{world: newWorld(t, append(tl.settings(t), "LANES", "1")...), till: tl,
+		payment: &gate{words: []string{"INSERT INTO rollbackd_outbox", tl.words}},
+		relay:   &gate{words: []string{"SKIP LOCKED"}}, consumer: &gate{words: []string{tl.words}, free: true}}
 	dsn := r.env["MYSQL_DSN"]
 	open := func(dsn string) (*gorm.DB, *sql.DB) {
 		g := require.First(mysqldb.Open(t.Context(), dsn, mysqldb.Options{}))(t)

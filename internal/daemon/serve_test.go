@@ -18,13 +18,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// serves starts `rollbackd serve`, with a log of its own.
-func (w *world) serves() (*program.Process, *program.Log) {
-	w.t.Helper()
-	p := w.logged("serve")
-	return p.Process, p.log
-}
-
 // Given dead letters, no daemon, and queues that were deleted; when serve shows them with an account that may only
 // read, then pages and API tell of the letters and that nothing is consumed, an act says which right is missing and
 // does nothing, no queue is made and nobody elected.
@@ -37,7 +30,7 @@ func TestServeShowsAGroupWithAnAccountThatMayOnlyRead(t *testing.T) {
 	dsn := require.Get(mysql.ParseDSN(w.env["MYSQL_DSN"]))(t)
 	w.set("MYSQL_DSN", stack.Restricted(t, w.env["MYSQL_DSN"], "SELECT ON `"+dsn.DBName+"`.*"))
 
-	p, logs := w.serves()
+	p, logs := w.logged("serve")
 	w.eventually("it is ready", func() bool {
 		r := calls(t, p, rita, http.MethodGet, "/readyz", "")
 		return r.status == http.StatusOK && strings.Contains(r.text, `"pages_only":true`)
@@ -73,7 +66,7 @@ func TestServeDoesWhatIsAskedForOnItsPages(t *testing.T) {
 	const n = 3
 	w, _, fleet := deadOrders(t, n, 1, "HTTP_ADDR", "off")
 	w.set("HTTP_ADDR", "127.0.0.1:0")
-	p, _ := w.serves()
+	p, _ := w.logged("serve")
 	const preview = "/letters/act?act=replay&tag=stock.rollback"
 	seen := asks(t, p, anna, preview, nil)
 	did := asks(t, p, anna, "/letters/act", form(seen.text, "why", "mended"))
@@ -89,16 +82,16 @@ func TestServeNamesTheGroupsThatThereAre(t *testing.T) {
 	const what = "no group named stok is in consumer_log; there are: "
 	w, _, fleet := deadOrders(t, 1, 1)
 	fresh := aloneWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "GROUP", "stok")
-	right, _ := w.serves()
+	right, _ := w.logged("serve")
 	group := w.config().Group
 	w.set("GROUP", "stok")
-	wrong, logs := w.serves()
+	wrong, logs := w.logged("serve")
 	said := func(p *program.Process) string { return calls(t, p, rita, http.MethodGet, "/readyz", "").text }
 	w.eventually("health names the groups", func() bool { return strings.Contains(said(wrong), what+group) })
 	assert.Has(t, asks(t, wrong, rita, "/", nil).text, what+group, "the first page")
 	calls(t, wrong, rita, http.MethodGet, "/api/v1/overview", "").is(t, http.StatusOK, what)
 	assert.Has(t, logs.String(), what+group, "the log: %s", logs)
-	empty, quiet := fresh.serves()
+	empty, quiet := fresh.logged("serve")
 	for _, p := range []*program.Process{right, empty} {
 		w.eventually("names were looked for", func() bool { return strings.Contains(said(p), `"ready":true`) })
 		assert.Has(t, said(p), `"degraded":[]`, "readyz")

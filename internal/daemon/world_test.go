@@ -85,11 +85,8 @@ func worldOf(t *testing.T, pairs ...string) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
 	w.route = shop.Route{Exchange: w.broker.Name("stock"), Key: "stock.rollback"}
-	w.env = map[string]string{
-		"AMQP_URL": w.broker.URL, "REDIS_URL": stack.Redis(t),
-		"EXCHANGE": w.route.Exchange, "QUEUE": w.broker.Name("stock.rollback"),
-		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json",
-	}
+	w.env = map[string]string{"AMQP_URL": w.broker.URL, "REDIS_URL": stack.Redis(t), "EXCHANGE": w.route.Exchange,
+		"QUEUE": w.broker.Name("stock.rollback"), "HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json"}
 	w.set(pairs...)
 	if w.env["MYSQL_DSN"] == "" {
 		w.env["MYSQL_DSN"] = stack.MySQL(t)
@@ -227,11 +224,6 @@ func (w *world) hold(end []string, statements ...string) (letGo func()) {
 	run("SET SESSION wait_timeout = 3600")
 	run(statements...)
 	return func() { w.t.Helper(); run(end...) }
-}
-
-// lockStock locks all stock rows until free.
-func (w *world) lockStock() (free func()) {
-	return w.hold([]string{"ROLLBACK"}, "BEGIN", "UPDATE stock SET version = version + 1")
 }
 
 // store is the log and the letters as a command has them, until the test ends.

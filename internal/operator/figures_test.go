@@ -18,11 +18,8 @@ import (
 func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
 	t.Parallel()
 	row := func(status dedup.Status, age time.Duration) map[dedup.Status]dedup.Row {
-		return map[dedup.Status]dedup.Row{status: {
-			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "k"}, Version: dedup.Version{Status: status, Attempts: 5,
-				Replays: 2},
-			Age: age, Reason: "exhausted",
-		}}
+		return map[dedup.Status]dedup.Row{status: {Identity: dedup.Identity{Group: "g", Tag: "t", Key: "k"},
+			Version: dedup.Version{Status: status, Attempts: 5, Replays: 2}, Age: age, Reason: "exhausted"}}
 	}
 	for _, c := range []struct {
 		oldest map[dedup.Status]dedup.Row
@@ -39,9 +36,8 @@ func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
 			"dead.reason=exhausted"},
 	} {
 		var out bytes.Buffer
-		m := Maintenance{d: &Operator{o: Options{Retention: time.Minute}}, MaintenanceOptions: MaintenanceOptions{
-			Logger: slog.New(slog.NewTextHandler(&out, nil)), Overdue: 3 * time.Minute,
-		}}
+		m := Maintenance{d: &Operator{o: Options{Retention: time.Minute}},
+			MaintenanceOptions: MaintenanceOptions{Logger: slog.New(slog.NewTextHandler(&out, nil)), Overdue: 3 * time.Minute}}
 		m.warn(t.Context(), c.oldest) // of no letter that is older than a minute
 		m.sayOldest(t.Context(), c.oldest)
 		_, got, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
@@ -55,10 +51,8 @@ func TestRetentionSaysThatItDoesNotKeepPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		reg := &registry{Registerer: prometheus.NewRegistry()}
-		m := &Maintenance{
-			MaintenanceOptions: MaintenanceOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))},
-			figures:            newFigures(time.Hour, deadletter.CompensateOptions{}, reg),
-		}
+		m := &Maintenance{MaintenanceOptions: MaintenanceOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))},
+			figures: newFigures(time.Hour, deadletter.CompensateOptions{}, reg)}
 		tell := m.late(t.Context())
 		by := 10 * time.Minute
 		tell(by)

@@ -15,11 +15,8 @@ import (
 func TestEveryStateOfARowAndEveryReasonHasAMeaning(t *testing.T) {
 	names := operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"}
 	row := func(status dedup.Status, attempts int) dedup.Row {
-		return dedup.Row{
-			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "it's"}, Version: dedup.Version{Status: status,
-				Attempts: attempts},
-			Wait: 3 * time.Second,
-		}
+		return dedup.Row{Identity: dedup.Identity{Group: "g", Tag: "t", Key: "it's"},
+			Version: dedup.Version{Status: status, Attempts: attempts}, Wait: 3 * time.Second}
 	}
 	live, due, reopened := row(dedup.Processing, 2), row(dedup.Failed, 2), row(dedup.Failed, 0)
 	putOff, asked, refused := row(dedup.Failed, 0), row(dedup.Failed, 1), row(dedup.Failed, 1)

@@ -143,9 +143,8 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	o.By, o.Again = "ann, run 1", true
 	for n := range 2 { // the second process dies there too
 		row := w.Row("purged")
-		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
-			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
-		}))(t)
+		require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n)}))(t)
 	}
 	done, err := o.Mend(t.Context(), found)
 	assert.That(t, err == nil && done.Mended && done.Failure == "", "%+v, %v", done, err)

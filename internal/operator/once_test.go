@@ -124,11 +124,9 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 	assert.Is(t, token != other, true, "two tokens %q and %q differ", token, other)
 	at, rest, _ := strings.Cut(token, ".")
 	_, sum, _ := strings.Cut(rest, ".")
-	bad := map[string]string{
-		"none": "x", "empty parts": "..", "no signature": at + "." + rest[:26], "another's time": "zzzzzzzzzz." + rest,
-		"another's signature": other[:strings.LastIndexByte(other, '.')+1] + sum, "cut": token[:len(token)-1],
-		"longer": token + "0", "a body that is none": sum,
-	}
+	bad := map[string]string{"none": "x", "empty parts": "..", "no signature": at + "." + rest[:26],
+		"another's time": "zzzzzzzzzz." + rest, "another's signature": other[:strings.LastIndexByte(other, '.')+1] + sum,
+		"cut": token[:len(token)-1], "longer": token + "0", "a body that is none": sum}
 	for name, age := range map[string]time.Duration{"old": operator.OnceKept, "to come": -2 * time.Minute} {
 		bad[name] = require.Get(w.desk.IssuedBefore(t.Context(), anna, age))(w.T)
 	}

@@ -173,11 +173,9 @@ const retention = letters.Retention
 
 func (w *world) options(bounds operator.Bounds) operator.Reconciliation {
 	w.T.Helper()
-	return operator.Reconciliation{
-		Lookup:    w.lookup(),
-		Letters:   require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T),
-		Retention: retention, Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds,
-	}
+	return operator.Reconciliation{Lookup: w.lookup(),
+		Letters: require.Get(deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue)))(w.T), Retention: retention,
+		Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds}
 }
 
 // run reconciles with short pauses.
@@ -254,9 +252,8 @@ func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
 		hash := sha256.Sum256([]byte(has))
 		w.Exec("UPDATE consumer_log SET body_hash = ? WHERE msg_key = ?", hash[:], name)
 		filed, cause := wire.Conflict(own, d.Body)
-		w.Must(w.Records.DeadRows(t.Context(), []dedup.Death{{
-			Entry: letters.Entry(filed, d), Reason: "conflict", Cause: cause.Error(),
-		}})...)
+		w.Must(w.Records.DeadRows(t.Context(),
+			[]dedup.Death{{Entry: letters.Entry(filed, d), Reason: "conflict", Cause: cause.Error()}})...)
 	}
 	w.MoveBack(time.Minute)
 	r := w.run(nil)

@@ -78,9 +78,8 @@ func TestARunTakesFromTheQueueWhatItsRowLacksAndPublishesWhatWasReopened(t *test
 	w := newWorld(t).dead("no", names("a", 10)...)
 	a := w.start(operator.Request{Filter: all})
 	row := w.Row("a-00002")
-	require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
-		By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
-	}))(t)
+	require.Get(w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+		dedup.ReplayNote{By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1"}))(t)
 	w.Exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-00003', 'a-00004')")
 	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
 	w.consumes(nil)
@@ -138,9 +137,8 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w.Exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-00001', 'a-00002')", most)
 	w.daemon()
 	// given an order, whose letters are discarded
-	d := w.start(operator.Request{
-		Kind: operator.KindDiscard, Filter: deadletter.Filter{Order: "order"}, Why: "it never was",
-	})
+	d := w.start(operator.Request{Kind: operator.KindDiscard, Filter: deadletter.Filter{Order: "order"},
+		Why: "it never was"})
 	d = w.swept(d.ID)
 	w.wantEnded(d, operator.Done, "2 discarded")
 	assert.Is(t, [2]int{d.Result.Swept, w.status(dedup.Discarded)}, [2]int{2, 2}, "swept, and rows")

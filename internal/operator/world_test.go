@@ -79,9 +79,7 @@ func (w *world) deskAt(dsn, amqpURL string, change ...func(*operator.Options)) *
 // process that is killed.
 func (w *world) mortal() (d *operator.Operator, kill func()) {
 	w.T.Helper()
-	wires := []*stack.TCPProxy{
-		stack.Proxy(w.T, stack.Addr(w.T, w.DSN)), stack.Proxy(w.T, stack.Addr(w.T, w.Broker.URL)),
-	}
+	wires := []*stack.TCPProxy{stack.Proxy(w.T, stack.Addr(w.T, w.DSN)), stack.Proxy(w.T, stack.Addr(w.T, w.Broker.URL))}
 	return w.deskAt(wires[0].Through(w.DSN), wires[1].Through(w.Broker.URL)), func() {
 		for _, wire := range wires {
 			wire.Refuse(true)

@@ -75,21 +75,18 @@ func newWorldWith(
 	t.Helper()
 	t.Parallel()
 	dsn := stack.MySQL(t)
-	db := require.First(dedup.Open(t.Context(), dsn, dedup.OpenOptions{
-		MaxOpen: view.Connections, Statement: view.StatementTime, LockWait: lockWait,
-	}))(t)
+	db := require.First(dedup.Open(t.Context(), dsn,
+		dedup.OpenOptions{MaxOpen: view.Connections, Statement: view.StatementTime, LockWait: lockWait}))(t)
 	pool := require.Get(db.DB())(t)
 	stack.Tables(t, dsn, "log and stock", func() {
 		require.OK(t, dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
 			Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
 		}))
 	})
-	records := require.Get(dedup.NewLog(db, dedup.LogOptions{
-		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	}))(t)
-	letters := require.Get(deadletter.New(deadletter.Options{
-		Records: records, Group: "g", Queue: "q", KeyFrom: "header:x-message-key", MaxReplays: 3,
-	}))(t)
+	records := require.Get(dedup.NewLog(db,
+		dedup.LogOptions{Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5}))(t)
+	letters := require.Get(deadletter.New(deadletter.Options{Records: records, Group: "g", Queue: "q",
+		KeyFrom: "header:x-message-key", MaxReplays: 3}))(t)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	w := &world{t: t, dsn: dsn, records: records, pool: pool}
 	w.health.Store(&server.Readiness{Group: "g", Queue: "q", Consuming: true})
@@ -251,11 +248,9 @@ func (w *world) compared() (id string) {
 	report.Unclear, report.More = []string{hostile}, map[operator.FindingKind]int{operator.Overdue: 7}
 	since := time.Now().Add(-time.Hour)
 	for _, kind := range operator.FindingKinds() {
-		report.Findings = append(report.Findings, operator.Finding{
-			Group: "g",
-			Kind:  kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since, Order: hostileOrder, SKU: 7,
-			Was: "released", Items: []operator.Item{{SKU: 7, Quantity: 2}},
-		})
+		report.Findings = append(report.Findings,
+			operator.Finding{Group: "g", Kind: kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since,
+				Order: hostileOrder, SKU: 7, Was: "released", Items: []operator.Item{{SKU: 7, Quantity: 2}}})
 	}
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile
@@ -263,9 +258,8 @@ func (w *world) compared() (id string) {
 	a := require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil,
 		""))(w.t)
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
-	require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", operator.MendOrder{
-		Of: a.ID, Number: 1, Finding: report.Findings[1],
-	}, hostile))(w.t)
+	require.Get(w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "",
+		operator.MendOrder{Of: a.ID, Number: 1, Finding: report.Findings[1]}, hostile))(w.t)
 	return a.ID
 }
 
@@ -275,12 +269,10 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 // strangers have written is text and nothing else.
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	w := open(t, "/x/y").some()
-	seenNow := require.Get(w.desk.Preview(t.Context(), operator.PreviewRequest{
-		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
-	}))(t)
-	require.Get(w.desk.Start(t.Context(), operator.Actor{Name: "anna"}, operator.Request{
-		Kind: operator.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
-	}))(t)
+	seenNow := require.Get(w.desk.Preview(t.Context(),
+		operator.PreviewRequest{Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile}}))(t)
+	require.Get(w.desk.Start(t.Context(), operator.Actor{Name: "anna"},
+		operator.Request{Kind: operator.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile}))(t)
 	w.compared()
 	pause := operator.PauseRequest{Why: hostile}
 	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: hostile}, pause))(t)
@@ -516,9 +508,8 @@ func TestTheOverviewSaysWhoIsElectedWhichGroupsThereAreAndWhichBrakeHolds(t *tes
 		"max_dead_rate: over 100 dead letters of all daemons within 1m0s, trying one batch after 5m0s, at " +
 			"2026-11-23T10:00:00Z": {
 			"The brake holds", "at 2026-11-23T10:00:00Z", `href="/x/letters">See the dead letters`},
-		"person: paused by anna until 2026-11-23T10:00:00Z: shelves are counted": {
-			"A person has paused consuming", "It is paused by anna until 2026-11-23T10:00:00Z: shelves are counted.",
-			`href="/x/pause">Resume or change it`},
+		"person: paused by anna until 2026-11-23T10:00:00Z: shelves are counted": {"A person has paused consuming",
+			"It is paused by anna until 2026-11-23T10:00:00Z: shelves are counted.", `href="/x/pause">Resume or change it`},
 		"mysql: refused": {"Nothing is consumed", "mysql: refused"},
 	} {
 		w.health.Store(&server.Readiness{Group: "g", Queue: "q", Waiting: []string{why}})

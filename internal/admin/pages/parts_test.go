@@ -17,10 +17,8 @@ import (
 
 // Given a daemon that has just begun, then no server is said to be away before it was in trouble.
 func TestAServerThatWasNotAskedIsNotAway(t *testing.T) {
-	h := view.Hour{
-		Samples:  []view.Sample{{Up: map[string]bool{"mysql": false, "rabbitmq": true, "redis": false}}},
-		Troubles: []view.Trouble{{What: "redis"}},
-	}
+	h := view.Hour{Samples: []view.Sample{{Up: map[string]bool{"mysql": false, "rabbitmq": true, "redis": false}}},
+		Troubles: []view.Trouble{{What: "redis"}}}
 	for i, want := range []string{"unknown", "answers", "away"} {
 		assert.Is(t, parts(h)[i].State, want, "server %d", i)
 	}
@@ -45,10 +43,9 @@ func TestTheChartsOfADay(t *testing.T) {
 	c := view.Charts{Span: "day", From: until.Add(-24 * time.Hour), Until: until, Step: 900}
 	p50, p99, worst := .004, .02, 310.0
 	for i := range 8 {
-		p := view.Piece{
-			At: c.From.Truncate(15 * time.Minute).Add(time.Duration(i) * 12 * 15 * time.Minute), P50: &p50, P99: &p99,
-			WorstP99: &p99, Applied: view.Range{Least: 90, Mean: 100, Most: 120}, Waiting: &view.Range{Mean: 5, Most: 12345},
-		}
+		p := view.Piece{At: c.From.Truncate(15 * time.Minute).Add(time.Duration(i) * 12 * 15 * time.Minute), P50: &p50,
+			P99: &p99, WorstP99: &p99, Applied: view.Range{Least: 90, Mean: 100, Most: 120},
+			Waiting: &view.Range{Mean: 5, Most: 12345}}
 		switch i {
 		case 3:
 			p.WorstP99, p.Applied.Least, p.Retried = &worst, 0, view.Range{Mean: .25, Most: 3}
@@ -93,9 +90,8 @@ func TestADifferenceIsShownWithWhatStandsAroundIt(t *testing.T) {
 		want    []line
 	}{
 		"nothing": {"a\nb", "a\nb", nil},
-		"a line in the middle": {"1\n2\n3\nx\n5\n6\n7", "1\n2\n3\ny\n5\n6\n7", []line{
-			{" ", "2"}, {" ", "3"}, {"-", "x"}, {"+", "y"}, {" ", "5"}, {" ", "6"},
-		}},
+		"a line in the middle": {"1\n2\n3\nx\n5\n6\n7", "1\n2\n3\ny\n5\n6\n7",
+			[]line{{" ", "2"}, {" ", "3"}, {"-", "x"}, {"+", "y"}, {" ", "5"}, {" ", "6"}}},
 		"a line more, which another one is like": {"a\na", "a\na\na", []line{{" ", "a"}, {" ", "a"}, {"+", "a"}}},
 		"all":                                    {"a", "b", []line{{"-", "a"}, {"+", "b"}}},
 		"the end is gone":                        {"a\nb", "a", []line{{" ", "a"}, {"-", "b"}}},

@@ -104,9 +104,8 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 	longer.Set("for", "5m0s")
 	w.holds("the older form", w.ask(anna, "/x/pause", longer), http.StatusSeeOther)
 	late := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
-	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "bert"}, operator.PauseRequest{
-		Why: "mine", Instead: late.Get("instead"),
-	}))(t)
+	require.Get(w.desk.Pause(t.Context(), operator.Actor{Name: "bert"},
+		operator.PauseRequest{Why: "mine", Instead: late.Get("instead")}))(t)
 	late.Set("why", "too late")
 	late.Set("for", "5m0s")
 	w.holds("instead of a pause that another one has replaced", w.ask(anna, "/x/pause", late), http.StatusConflict, "bert")

@@ -136,10 +136,8 @@ func TestReasonsAreToldToThoseWhoMayLook(t *testing.T) {
 		"… it is sent":                              {GuardOptions{Token: tok}, asked{header: token("tok")}, true},
 	} {
 		h := Options{Guard: newGuard(t, c.o, io.Discard), Logger: slog.New(slog.DiscardHandler), Health: func() Readiness {
-			return Readiness{
-				Group: "g", Queue: "q", Waiting: []string{"mysql: " + secret, "person: paused by anna: " + secret},
-				Degraded: []string{"q.dead: " + secret, "q.dead: 2 " + secret},
-			}
+			return Readiness{Group: "g", Queue: "q", Waiting: []string{"mysql: " + secret, "person: paused by anna: " + secret},
+				Degraded: []string{"q.dead: " + secret, "q.dead: 2 " + secret}}
 		}}.handler()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, c.from.request("/readyz"))

@@ -26,8 +26,7 @@ const lastAPI = "internal/test/repo/testdata/api.txt"
 // name, as `consumer.Open`. It asks no program outside this module for what that cannot name.
 func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 	now := apiOf(t)
-	assert.That(t, len(now) >= 500,
-		"only %d things are exported: does this test still look at the right ones?", len(now))
+	assert.That(t, len(now) >= 500, "only %d things are exported: does this test still look at the right ones?", len(now))
 	for _, line := range now {
 		assert.That(t, !strings.Contains(line, "internal/"), "an internal type stands in a public signature: %s", line)
 	}

@@ -40,7 +40,7 @@ func TestThePagesShowTheFilesThatAreTested(t *testing.T) {
 	assert.AtLeast(t, shown, 7, "only files are shown")
 }
 
-func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
+func TestPagesNameEveryOutcomeReasonAndPackage(t *testing.T) {
 	const name = "docs/messages.md"
 	page := read(t, name)
 	for _, o := range consumer.Outcomes() {
@@ -48,6 +48,10 @@ func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 	}
 	for _, r := range dedup.Reasons() {
 		assert.That(t, strings.Contains(page, "| `"+string(r)+"` |"), "%s has no row for the reason %s", name, r)
+	}
+	page = read(t, "ARCHITECTURE.md")
+	for _, a := range arrows {
+		assert.That(t, strings.Contains(page, "\n| `"+a.from+"` |"), "ARCHITECTURE.md has no row for the package %s", a.from)
 	}
 }
 
@@ -78,14 +82,6 @@ func TestOperationsPageHasEveryMetric(t *testing.T) {
 }
 
 var histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
-
-func TestArchitectureNamesEveryPackage(t *testing.T) {
-	page := read(t, "ARCHITECTURE.md")
-	for _, a := range arrows {
-		assert.That(t, strings.Contains(page, "\n| `"+a.from+"` |"),
-			"ARCHITECTURE.md has no row for the package %s", a.from)
-	}
-}
 
 // generated holds what stands between begin and end on a page against what it must be; with -update it is put there.
 func generated(t *testing.T, page, begin, end, want string) {

@@ -77,9 +77,8 @@ func (r results) machine() string {
 	m := r.Machine
 	mysql := strings.Replace(m.Versions["mysql"], "-MariaDB", " (MariaDB) ", 1)
 	return fmt.Sprintf("%s, %d cores, %d GB; an fsync takes %.0f µs; %s, RabbitMQ %s, Redis %s, Go %s; %s.\n", m.CPU,
-		m.Cores,
-		m.MemoryGB, m.Fsync, mysql, m.Versions["rabbitmq"], m.Versions["redis"], strings.TrimPrefix(m.Versions["go"], "go"),
-		r.Run.Started[:len("2026-01-02")])
+		m.Cores, m.MemoryGB, m.Fsync, mysql, m.Versions["rabbitmq"], m.Versions["redis"],
+		strings.TrimPrefix(m.Versions["go"], "go"), r.Run.Started[:len("2026-01-02")])
 }
 
 // speeds has what a message costs all processes too: others who work on the machine change that least.

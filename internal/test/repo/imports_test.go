@@ -185,53 +185,32 @@ func packages(t *testing.T) []pkg {
 // within reports whether path is the package or one below it.
 func within(path, parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") }
 
-func TestImportsFollowTheArrows(t *testing.T) {
+// What joins packages stays a list that is read at once: who needs an eleventh of ours lets one of them join some.
+func TestImportsFollowTheArrowsAndNobodyLinksWhatIsBanned(t *testing.T) {
+	ofAMQP := []string{"internal/rabbit", "internal/test/stack"} // whose tests must not be judged by what they test
 	for _, p := range packages(t) {
 		i := slices.IndexFunc(arrows, func(a arrow) bool { return within(p.path(), a.from) })
-		if i < 0 {
-			t.Errorf("%s has no arrow: add to arrows what it may import and why no more", p.path())
-			continue
-		}
+		require.That(t, i >= 0, "%s has no arrow: add to arrows what it may import and why no more", p.path())
+		var all []string
 		for _, dep := range p.Imports {
 			to, ours := strings.CutPrefix(dep, module)
-			if !ours || within(to, arrows[i].from) || to == "internal/wait" {
-				continue
+			if ours {
+				all = append(all, to)
 			}
-			if !slices.ContainsFunc(strings.Fields(arrows[i].to), func(allowed string) bool { return within(to, allowed) }) {
-				t.Errorf("%s must not import %s: %s", p.path(), to, arrows[i].why)
-			}
+			may := !ours || within(to, arrows[i].from) || to == "internal/wait" || slices.ContainsFunc(
+				strings.Fields(arrows[i].to), func(allowed string) bool { return within(to, allowed) })
+			assert.That(t, may, "%s must not import %s: %s", p.path(), to, arrows[i].why)
 		}
-	}
-}
-
-// What joins packages stays a list that is read at once: who needs an eleventh lets one of them join some.
-func TestWhatJoinsImportsTenOfOursAtMost(t *testing.T) {
-	for _, p := range packages(t) {
-		if within(p.path(), "internal/daemon") || within(p.path(), "internal/cli") {
-			ours := slices.DeleteFunc(slices.Clone(p.Imports), func(dep string) bool { return !strings.HasPrefix(dep, module) })
-			assert.That(t, len(ours) <= 10, "%s imports %d packages of ours: %v", p.path(), len(ours), ours)
-		}
-	}
-}
-
-func TestNobodyLinksWhatIsBanned(t *testing.T) {
-	for _, p := range packages(t) {
+		joins := within(p.path(), "internal/daemon") || within(p.path(), "internal/cli")
+		assert.That(t, !joins || len(all) <= 10, "%s imports %d packages of ours: %v", p.path(), len(all), all)
 		for _, ban := range bans {
-			if !within(p.path(), ban.from) {
-				continue
-			}
 			for of := range strings.FieldsSeq(ban.modules) {
-				assert.That(t, !slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, of) }),
+				links := slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, of) })
+				assert.That(t, !links || !within(p.path(), ban.from),
 					"%s must not depend on %s, not even through others: %s", p.path(), of, ban.why)
 			}
 		}
-	}
-}
-
-func TestOnlyRabbitImportsTheAMQPClient(t *testing.T) {
-	allowed := []string{"internal/rabbit", "internal/test/stack"} // whose tests must not be judged by what they test
-	for _, p := range packages(t) {
-		assert.That(t, !slices.Contains(p.Imports, "github.com/rabbitmq/amqp091-go") || slices.Contains(allowed, p.path()),
+		assert.That(t, !slices.Contains(p.Imports, "github.com/rabbitmq/amqp091-go") || slices.Contains(ofAMQP, p.path()),
 			"%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
 	}
 }

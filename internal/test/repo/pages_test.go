@@ -44,16 +44,11 @@ func allFiles(t *testing.T) (found []string) {
 	return found
 }
 
-func TestReadmeIsShort(t *testing.T) {
-	const most = 150
-	if n := strings.Count(read(t, "README.md"), "\n"); n > most {
-		t.Errorf("README.md has %d lines, at most %d are wanted: what is no first step belongs into docs/", n, most)
-	}
-}
-
-func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
+// What is no first step belongs into docs/.
+func TestReadmeIsShortAndLinksEveryPageOfDocs(t *testing.T) {
 	const decisions = "docs/decisions/"
 	readme, list := read(t, "README.md"), read(t, decisions+"README.md")
+	assert.AtMost(t, strings.Count(readme, "\n"), 150, "lines of README.md")
 	for _, page := range pages(t) {
 		if name, ok := strings.CutPrefix(page, decisions); ok && name != "README.md" {
 			assert.That(t, strings.Contains(list, "]("+name+")"), "%sREADME.md does not link %s", decisions, name)
