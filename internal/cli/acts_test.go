@@ -53,7 +53,7 @@ func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) { played(t, "act
 // Given an account that may do all that commands do but write the record of acts, when letters are replayed and
 // discarded, then that is done, and one line each says that the record lacks it and what to do.
 func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
+	s := migrated(t).dead(`{"order_sn":"a"}`, `{"order_sn":"b"}`)
 	a := s.account(newAdmin(t)).may(rights.CLI)
 	a.mayMySQL(slices.DeleteFunc(rights.MySQL(a.names, rights.CLI), func(r rights.TableRight) bool {
 		return r.Table == "consumer_log_act" && r.Privilege != "SELECT"

@@ -17,14 +17,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// deadShop is a shop with rollbacks of some orders among its dead letters: the named ones, none of them reserved.
-func deadShop(t *testing.T, bodies ...string) *shell {
-	t.Helper()
-	s := migrated(t)
-	s.dead(bodies...)
-	return s
-}
-
 // Given an export whose letter's body was mended, when it is replayed, then the message is applied, once, and the
 // letter with the former body is gone.
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
@@ -46,7 +38,7 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 }
 
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"A-1"}`)
+	s := migrated(t).dead(`{"order_sn":"A-1"}`)
 	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
 	s.reserve("A-1", 1001, 2)
 	text, stderr, code := runCLI(t, s.environ, "", "dlq", "export")
@@ -61,7 +53,7 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 }
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
+	s := migrated(t).dead(`{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
 	said := map[string]*regexp.Regexp{ // what list and export name, and what replay and discard would do
 		"1": regexp.MustCompile(`"key": ?"A-1"|"malformed": [1-9]`),
 		"2": regexp.MustCompile(`"key": ?"A-2"|"exhausted": [1-9]`),
@@ -102,7 +94,7 @@ func TestALetterThatDiesAgainIsToldAndParkedInTheEnd(t *testing.T) {
 // Given a long remark with control characters, when a list goes to a file or another program, then it is whole; a
 // letter that is shown is short, and neither acts on a terminal.
 func TestAListIsWholeAndAShownLetterIsShortAndSafe(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s := migrated(t).dead(`{"order_sn":"A-1","items":[]}`)
 	remark := strings.Repeat("why ", 50) + "end"
 	s.exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), ` +
 		`remark = CONCAT(CHAR(27), ']0;title', '` + remark + `')`)
@@ -132,7 +124,7 @@ func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
 }
 
 func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
+	s := migrated(t).dead(`{"order_sn":"1","items":[]}`, `{"order_sn":"2","items":[]}`, `{"order_sn":"3","items":[]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out strings.Builder

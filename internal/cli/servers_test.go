@@ -399,10 +399,11 @@ func (s *shell) quietly(stdin string, args ...string) {
 }
 
 // dead makes dead letters of messages that cannot be applied.
-func (s *shell) dead(bodies ...string) {
+func (s *shell) dead(bodies ...string) *shell {
 	s.t.Helper()
 	s.quietly(strings.Join(bodies, "\n"), "publish", "--key-field", "order_sn")
 	s.works(len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	return s
 }
 
 // examine runs doctor with some settings besides, or instead of, those of the shell.

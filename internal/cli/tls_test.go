@@ -21,27 +21,6 @@ type encrypted struct {
 	clients map[string]*stack.Pair // by the setting that begins AMQP_TLS and so on
 }
 
-func newEncrypted(t *testing.T) *encrypted {
-	t.Parallel()
-	ca := stack.NewAuthority(t, "Test CA")
-	own := stack.Certificate{Name: "servers", Hosts: []string{"servers.test"}, To: time.Now().AddDate(1, 0, 0)}
-	servers := stack.OwnEncrypted(t, stack.Encryption{Pair: ca.Issue(own), ClientsCA: ca.File, ClientsNeeded: true})
-	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{},
-		shell: &shell{t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback"}}
-	account := require.Get(mysql.ParseDSN(e.dsn))(t)
-	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
-	account.User, account.Passwd = "x509", "secret"
-	e.environ = []string{"ROLLBACKD_AMQP_URL=" + servers.RabbitMQ.TLSURL(), "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
-		"ROLLBACKD_REDIS_URL=" + servers.Redis.TLSURL(), "ROLLBACKD_HTTP_ADDR=off"}
-	for name, left := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40, "REDIS_TLS": 29} {
-		p := ca.Issue(stack.Certificate{Name: strings.ToLower(name), To: time.Now().AddDate(0, 0, left).Add(time.Hour)})
-		e.clients[name] = &p
-		e.environ = append(e.environ, "ROLLBACKD_"+name+"_CA_FILE="+ca.File, "ROLLBACKD_"+name+"_CERT_FILE="+p.Cert,
-			"ROLLBACKD_"+name+"_KEY_FILE="+p.Key, "ROLLBACKD_"+name+"_SERVER_NAME=servers.test")
-	}
-	return e
-}
-
 // renew replaces the certificates of clients by others that name whom they are for, and ends all connections. From now
 // on MySQL takes the new one alone.
 func (e *encrypted) renew(name string) {
@@ -73,7 +52,23 @@ func (e *encrypted) showsRenewed(name string) {
 // connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires, and warns of
 // what is not encrypted or not verified.
 func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
-	e := newEncrypted(t)
+	t.Parallel()
+	ca := stack.NewAuthority(t, "Test CA")
+	own := stack.Certificate{Name: "servers", Hosts: []string{"servers.test"}, To: time.Now().AddDate(1, 0, 0)}
+	servers := stack.OwnEncrypted(t, stack.Encryption{Pair: ca.Issue(own), ClientsCA: ca.File, ClientsNeeded: true})
+	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{},
+		shell: &shell{t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback"}}
+	account := require.Get(mysql.ParseDSN(e.dsn))(t)
+	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
+	account.User, account.Passwd = "x509", "secret"
+	e.environ = []string{"ROLLBACKD_AMQP_URL=" + servers.RabbitMQ.TLSURL(), "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
+		"ROLLBACKD_REDIS_URL=" + servers.Redis.TLSURL(), "ROLLBACKD_HTTP_ADDR=off"}
+	for name, left := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40, "REDIS_TLS": 29} {
+		p := ca.Issue(stack.Certificate{Name: strings.ToLower(name), To: time.Now().AddDate(0, 0, left).Add(time.Hour)})
+		e.clients[name] = &p
+		e.environ = append(e.environ, "ROLLBACKD_"+name+"_CA_FILE="+ca.File, "ROLLBACKD_"+name+"_CERT_FILE="+p.Cert,
+			"ROLLBACKD_"+name+"_KEY_FILE="+p.Key, "ROLLBACKD_"+name+"_SERVER_NAME=servers.test")
+	}
 	e.answers(exitDone, "", "", "migrate")
 	e.exec("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
 		"(order_sn, sku_id, quantity, status, updated_at) VALUES ('sn-1', 1001, 2, 1, UTC_TIMESTAMP(6)), "+
@@ -131,7 +126,7 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	// Connections in plain text to a host that is not certainly this one, or encrypted to a server that nobody verifies,
 	// or that would go on in plain text: doctor warns of each, and says what to set.
 	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
-	account := require.Get(mysql.ParseDSN(e.dsn))(t)
+	account = require.Get(mysql.ParseDSN(e.dsn))(t)
 	for verify, want := range map[string][]string{
 		"false": {"ok mysql encryption: none, and none is needed"},
 		"skip-verify": {"TLS 1.3, but the server's certificate is not verified",

@@ -102,8 +102,21 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	}
 	daemon := w.start()
 	w.mixed(sent)
-	w.publishOdd("odd properties")
-	bad["odd properties"] = badMessage{reason: dedup.ReasonExhausted}
+	// A rollback of an unknown order with everything that a copy must not keep, because it would close the channel that
+	// publishes the copy, send more copies, or let the copy vanish; and with forged headers of ours.
+	const odd = "odd properties"
+	login := require.Get(url.Parse(w.broker.URL))(t)
+	forged := map[string]any{wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
+		wire.HeaderReplays: int64(-1), wire.HeaderError: strings.Repeat("e", 5000), "CC": []any{"nowhere"},
+		"BCC": []any{"nowhere either"}, "x-death": "not even a list", "x-delivery-count": "many"}
+	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{
+		MessageId: odd, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged,
+		DeliveryMode: rabbit.Transient,
+	})
+	forger := w.route.Message(odd, []byte(goodBody))
+	forger.Headers = forged
+	w.ledger.Record(oracle.Sent{Publishing: forger, Fate: oracle.ToDie(dedup.ReasonExhausted)}, nil)
+	bad[odd] = badMessage{reason: dedup.ReasonExhausted}
 	w.ended(len(sent) + 1)
 	// The same key with another body, once its own is applied; and a key that differs in case only, which is another key.
 	again := oracle.Sent{Publishing: w.route.Message(orders[0].Key(), []byte(goodBody)),
@@ -127,22 +140,6 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 		fmt.Fprintf(&got, "%s is %s\n", key, text)
 	}
 	golden.Is(t, "testdata/bad.golden", got.String())
-}
-
-// publishOdd publishes a rollback of an unknown order with everything that a copy must not keep, because it would close
-// the channel that publishes the copy, send more copies, or let the copy vanish; and with forged headers of ours.
-func (w *world) publishOdd(key string) {
-	login := require.Get(url.Parse(w.broker.URL))(w.t)
-	forged := map[string]any{wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
-		wire.HeaderReplays: int64(-1), wire.HeaderError: strings.Repeat("e", 5000), "CC": []any{"nowhere"},
-		"BCC": []any{"nowhere either"}, "x-death": "not even a list", "x-delivery-count": "many"}
-	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{
-		MessageId: key, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged,
-		DeliveryMode: rabbit.Transient,
-	})
-	sent := w.route.Message(key, []byte(goodBody))
-	sent.Headers = forged
-	w.ledger.Record(oracle.Sent{Publishing: sent, Fate: oracle.ToDie(dedup.ReasonExhausted)}, nil)
 }
 
 // Given the same messages, a fifth of them twice and some of them bad, when a daemon consumes them one by one and

@@ -236,7 +236,7 @@ func TestATableThatIsMissingStopsItsQueueAlone(t *testing.T) {
 	w := emptyWorld(t, "QUEUES", "stock,points", "POINTS__GROUP", "points", "POINTS__LOG_TABLE", "points_log",
 		"POINTS__HANDLER", "sql", "POINTS__SQL_FILE", file, "POINTS__ROUTING_KEYS", "points.refund", "POINTS__QUEUE", points)
 	w.broker.Track(w.config().All()[1].TopologyConfig().Queues()...)
-	w.exits(w.command("migrate"), 0, time.Minute)
+	require.Get(w.types("migrate"))(t)
 	require.OK(t, oracle.Audit(t.Context(), w.db))
 	w.exec("CREATE TABLE points (account VARCHAR(40) NOT NULL) ENGINE=InnoDB")
 	orders := w.open(50)

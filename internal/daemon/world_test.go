@@ -282,13 +282,8 @@ func (w *world) within(within time.Duration, what string, yes func() bool) {
 // start starts the real binary as a daemon; the test's end kills it if it still runs.
 func (w *world) start() *program.Process {
 	w.t.Helper()
-	return w.command("run")
-}
-
-// command starts a command of the binary.
-func (w *world) command(args ...string) *program.Process {
-	w.t.Helper()
-	return w.startProcess(program.Options{Path: program.Shared(w.t), Args: args, Env: w.environ(), Log: w.logs})
+	path := program.Shared(w.t)
+	return w.startProcess(program.Options{Path: path, Args: []string{"run"}, Env: w.environ(), Log: w.logs})
 }
 
 // types runs a command of the binary to its end, as somebody who works here.
@@ -396,20 +391,6 @@ func deadOrders(t *testing.T, n, daemons int, pairs ...string) (w *world, orders
 	w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == n })
 	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
 	return w, orders, fleet
-}
-
-// freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries
-// in hand. It looks only while the daemon is frozen: however slow this machine is, the daemon gets no further
-// meanwhile.
-func (w *world) freezeInside(daemon *program.Process, atLeast int) {
-	w.eventually("the daemon is in the middle of its work", func() bool {
-		w.signal(daemon, syscall.SIGSTOP)
-		if w.rows(dedup.Success) >= atLeast && w.broker.Unacked(w.config().Queue) > 0 {
-			return true
-		}
-		w.signal(daemon, syscall.SIGCONT)
-		return false
-	})
 }
 
 func (w *world) signal(p *program.Process, s syscall.Signal) {

@@ -586,9 +586,6 @@ func TestASignInLeadsWhereOneWantedAndSaysWhenItLooksAtATokenAgain(t *testing.T)
 		"Send it again in "+wrong.header.Get("Retry-After")+" second")
 }
 
-// bigEnv asks for a million letters.
-const bigEnv = "ROLLBACKD_TEST_BIG"
-
 var throughAll = regexp.MustCompile(`href="([^"]*whole=1[^"]*)">Look through all`)
 
 // Given twelve letters of all ages among many, then what a replay of them would do is said at once where their kind is
@@ -596,7 +593,7 @@ var throughAll = regexp.MustCompile(`href="([^"]*whole=1[^"]*)">Look through all
 func TestTwelveLettersAmongManyAreFound(t *testing.T) {
 	n := 6000
 	w := open(t, "")
-	if os.Getenv(bigEnv) != "" {
+	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
 		n = 1_000_000
 		w.exec("SET GLOBAL innodb_buffer_pool_size = 2147483648") // with the tests' 256 MB the rows would be on the disk
 	}

@@ -25,7 +25,20 @@ const lastAPI = "internal/test/repo/testdata/api.txt"
 // Given the Go API of the last release, then what this one breaks of it stands under Unreleased in CHANGELOG.md by its
 // name, as `consumer.Open`. It asks no program outside this module for what that cannot name.
 func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
-	now := apiOf(t)
+	var now []string // what this module exports to others, by the compiler's own files of it
+	var paths []string
+	for _, p := range packages(t) {
+		top, _, _ := strings.Cut(p.path(), "/")
+		if p.Name != "main" && len(p.GoFiles) > 0 && !strings.Contains(p.path()+"/", "internal/") &&
+			top != "deploy" && top != "docs" {
+			paths = append(paths, p.ImportPath)
+		}
+	}
+	imports := compiled(t, token.NewFileSet(), paths...)
+	for _, path := range paths {
+		now = append(now, exported(require.Get(imports.Import(path))(t))...)
+	}
+	slices.Sort(now)
 	assert.That(t, len(now) >= 500, "only %d things are exported: does this test still look at the right ones?", len(now))
 	for _, line := range now {
 		assert.That(t, !strings.Contains(line, "internal/"), "an internal type stands in a public signature: %s", line)
@@ -40,25 +53,6 @@ func TestTheGoAPIBreaksOnlyWhereTheChangelogSaysSo(t *testing.T) {
 		assert.That(t, slices.Contains(now, line) || strings.Contains(unreleased, "`"+name+"`"),
 			"%s: keep it as it was, or name `%s` under Unreleased in CHANGELOG.md, with what to do", line, name)
 	}
-}
-
-// apiOf is what this module exports to others, by the compiler's own files of it.
-func apiOf(t *testing.T) (lines []string) {
-	t.Helper()
-	var paths []string
-	for _, p := range packages(t) {
-		top, _, _ := strings.Cut(p.path(), "/")
-		if p.Name != "main" && len(p.GoFiles) > 0 && !strings.Contains(p.path()+"/", "internal/") &&
-			top != "deploy" && top != "docs" {
-			paths = append(paths, p.ImportPath)
-		}
-	}
-	imports := compiled(t, token.NewFileSet(), paths...)
-	for _, path := range paths {
-		lines = append(lines, exported(require.Get(imports.Import(path))(t))...)
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 // compiled imports packages, and what they need, from the compiler's own files of them.
