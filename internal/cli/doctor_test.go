@@ -163,10 +163,8 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 // every write.
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s := newShell(t)
-	s.dsn = stack.Own(t, stack.Options{
-		Only:      []stack.Kind{stack.KindMySQL},
-		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
-	}).Database(t)
+	s.dsn = stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL},
+		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"}}).Database(t)
 	s.set("MYSQL_DSN=" + s.dsn)
 	readOnly := func(on string) {
 		for _, name := range []string{"tx_read_only", "transaction_read_only"} { // MariaDB's name, and MySQL's

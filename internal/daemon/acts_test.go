@@ -160,9 +160,7 @@ func TestARehearsalSaysWhatTheReplayThenComesTo(t *testing.T) {
 	to := strings.ReplaceAll(at[:strings.Index(at, `"`)], "&amp;", "&")
 	sees = asks(t, both[0], anna, to, nil)
 	assert.Is(t, asks(t, both[0], anna, "/letters/act", form(sees.text)).status, http.StatusSeeOther, "the replay")
-	w.eventually("all but one are applied", func() bool {
-		return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1
-	})
+	w.eventually("all but one are applied", func() bool { return w.rows(dedup.Success) == n-1 && w.rows(dedup.Dead) == 1 })
 	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3) WHERE order_sn LIKE 'x-%'")
 	w.eventually("all are applied, the last one too", func() bool {
 		// its first letter may lie there still, and then it is told so; or whoever sweeps has them all in hand
@@ -188,10 +186,7 @@ func TestAnEditedLetterIsSentAndTheOriginalNeverRuns(t *testing.T) {
 	first, second := w.start(), w.start()
 	w.publish(sent...)
 	w.eventually("both are dead", func() bool { return w.rows(dedup.Dead) == 2 })
-	run := func(args ...string) string {
-		t.Helper()
-		return require.Get(w.types(args...))(t)
-	}
+	run := func(args ...string) string { t.Helper(); return require.Get(w.types(args...))(t) }
 	key, file := sent[0].Message.MessageID, filepath.Join(t.TempDir(), "letter.ndjson")
 	run("dlq", "export", "--key", key, "-o", file)
 	at := url.Values{"key": {key}, "tag": {"stock.rollback"}}
@@ -242,9 +237,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	const n = 3
 	w, _, fleet := deadOrders(t, n, 1, "BASE_PATH", "/x")
 	p := fleet[0]
-	w.eventually("all letters are there", func() bool {
-		return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n
-	})
+	w.eventually("all letters are there", func() bool { return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n })
 	w.broker.Purge(rabbit.DeadQueue(w.config().Queue))
 
 	sees := asks(t, p, rita, "/x/reconcile", nil)

@@ -257,9 +257,7 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	answers := make([]reply, 8)
 	var asking sync.WaitGroup
 	for i := range answers {
-		asking.Go(func() {
-			answers[i] = calls(t, both[i%2], anna, http.MethodPost, runs, body, "Idempotency-Key", key)
-		})
+		asking.Go(func() { answers[i] = calls(t, both[i%2], anna, http.MethodPost, runs, body, "Idempotency-Key", key) })
 	}
 	asking.Wait()
 	var one reply

@@ -109,10 +109,8 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	forged := map[string]any{wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
 		wire.HeaderReplays: int64(-1), wire.HeaderError: strings.Repeat("e", 5000), "CC": []any{"nowhere"},
 		"BCC": []any{"nowhere either"}, "x-death": "not even a list", "x-delivery-count": "many"}
-	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{
-		MessageId: odd, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged,
-		DeliveryMode: rabbit.Transient,
-	})
+	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{MessageId: odd, Body: []byte(goodBody),
+		UserId: login.User.Username(), Expiration: "60000", Headers: forged, DeliveryMode: rabbit.Transient})
 	forger := w.route.Message(odd, []byte(goodBody))
 	forger.Headers = forged
 	w.ledger.Record(oracle.Sent{Publishing: forger, Fate: oracle.ToDie(dedup.ReasonExhausted)}, nil)

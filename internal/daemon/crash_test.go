@@ -250,10 +250,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	}
 	const jump = 40 * 24 * time.Hour
 	server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLClock: true})
-	setClock := func(offset time.Duration) {
-		t.Helper()
-		require.OK(t, server.SetClock(offset))
-	}
+	setClock := func(offset time.Duration) { t.Helper(); require.OK(t, server.SetClock(offset)) }
 	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
 		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s", "OUTBOX", "on")
 	w.exec("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body, next_at, parked_at) " +

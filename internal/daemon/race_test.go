@@ -462,10 +462,7 @@ func (c *course) waiting() int {
 func (c *course) wait(what string, yes func() bool) {
 	c.t.Helper()
 	if !poll.During(c.t.Context(), time.Minute, time.Millisecond, yes) {
-		c.each(func(g *gate) {
-			at, in := g.look()
-			c.t.Logf("at the gate of %q stands %q, inside %v", g.words, at, in)
-		})
+		c.each(func(g *gate) { at, in := g.look(); c.t.Logf("at the gate of %q stands %q, inside %v", g.words, at, in) })
 		c.t.Fatalf("%s, after a minute: still not %s; waiting %d, in hand %v, published %v", c.order, what, c.waiting(),
 			c.inHand, c.published)
 	}

@@ -170,10 +170,7 @@ func startStock(t *testing.T) (settings []string) {
 	pool := require.Get(db.DB())(t)
 	require.OK(t, db.Exec("CREATE TABLE service_key (k VARBINARY(64) PRIMARY KEY) ENGINE=InnoDB").Error)
 	at := httptest.NewServer(&stockService{db})
-	t.Cleanup(func() {
-		at.Close()
-		_ = pool.Close()
-	})
+	t.Cleanup(func() { at.Close(); _ = pool.Close() })
 	return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", at.URL + "/rollbacks", "HTTP_TIMEOUT", "2s"}
 }
 

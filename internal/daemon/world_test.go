@@ -97,11 +97,9 @@ func worldOf(t *testing.T, pairs ...string) *world {
 	w.rng = rand.New(rand.NewPCG(seed, 1))
 
 	cfg := w.config()
-	w.oracle = oracle.World{
-		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
+	w.oracle = oracle.World{DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
 		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays,
-		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil },
-	}
+		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil }}
 	w.ledger = require.Get(w.oracle.NewLedger())(t)
 	w.broker.Track(cfg.TopologyConfig().Queues()...)
 	w.broker.TrackExchanges(cfg.Exchange)

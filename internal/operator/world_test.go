@@ -128,10 +128,7 @@ func (w *world) works(d *operator.Operator) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.T.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() { d.Work(ctx) })
-	stop = func() {
-		cancel()
-		wg.Wait()
-	}
+	stop = func() { cancel(); wg.Wait() }
 	w.T.Cleanup(stop)
 	return stop
 }

@@ -18,10 +18,9 @@ import (
 // in the list of acts with who asked for what; nothing else was done.
 func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 	w := newWorld(t, "/x", people(t), view.Hide{})
-	paths := []string{
-		"/letters/act", "/pause", "/resume", "/reconcile", "/reconcile/mend", "/reconcile/expected", "/letters/rehearse",
-		"/letter/edit", "/letter/edit/send", "/outbox/act", "/acts/01890000-0000-7000-8000-000000000000/stop",
-	}
+	paths := []string{"/letters/act", "/pause", "/resume", "/reconcile", "/reconcile/mend", "/reconcile/expected",
+		"/letters/rehearse", "/letter/edit", "/letter/edit/send", "/outbox/act",
+		"/acts/01890000-0000-7000-8000-000000000000/stop"}
 	for _, path := range append(paths, paths[:2]...) {
 		got := w.holds(path, w.ask(rita, "/x"+path, url.Values{"why": {"because"}}), http.StatusForbidden,
 			"rita may look and not act")

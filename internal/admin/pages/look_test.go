@@ -31,11 +31,9 @@ func TestALookChangesNothing(t *testing.T) {
 	require.Get(w.desk.Issue(t.Context(), operator.Actor{}))(t) // the key is made once for all
 	before := w.everything()
 	const act = "/letters/act?act=replay&all=1"
-	paths := []string{
-		"/", "/letters", act, "/letters/act?act=discard&key=order-1", "/acts", "/acts/" + a.ID, "/pause", "/log",
-		"/message?key=order-1", "/order?sn=A-1", "/find", "/reconcile", "/reconcile?of=" + of,
-		"/reconcile/finding?n=0&of=" + of, "/reconcile/finding?n=1&of=" + of, "/letters/download", "/static/pages.css",
-	}
+	paths := []string{"/", "/letters", act, "/letters/act?act=discard&key=order-1", "/acts", "/acts/" + a.ID, "/pause",
+		"/log", "/message?key=order-1", "/order?sn=A-1", "/find", "/reconcile", "/reconcile?of=" + of,
+		"/reconcile/finding?n=0&of=" + of, "/reconcile/finding?n=1&of=" + of, "/letters/download", "/static/pages.css"}
 	for _, path := range paths {
 		for range 3 {
 			status, page := w.get(path)

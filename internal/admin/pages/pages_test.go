@@ -423,9 +423,7 @@ func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 // Given that bodies are hidden, or parts of them, then no page, no download and no search shows them; pages say that
 // error texts, which are shown, may quote them.
 func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
-	for name, hide := range map[string]view.Hide{
-		"bodies": {Bodies: true}, "pointer": {Pointers: [][]string{{"note"}}},
-	} {
+	for name, hide := range map[string]view.Hide{"bodies": {Bodies: true}, "pointer": {Pointers: [][]string{{"note"}}}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", server.GuardOptions{}, hide)
 			w.some()

@@ -42,9 +42,8 @@ func serve(t *testing.T, o Options) (addr string) {
 // daemon serves one of which this is known, to whoever asks from this machine.
 func daemon(t *testing.T, addr string, said Readiness) string {
 	t.Helper()
-	return serve(t, Options{
-		Addr: addr, Health: func() Readiness { return said }, Guard: newGuard(t, GuardOptions{}, io.Discard),
-	})
+	return serve(t,
+		Options{Addr: addr, Health: func() Readiness { return said }, Guard: newGuard(t, GuardOptions{}, io.Discard)})
 }
 
 // Given a daemon that listens on an address in any of the forms that the setting takes, then it is found there, and
@@ -118,10 +117,8 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
-		"not found": http.NotFound,
-		"a redirect": func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
-		},
+		"not found":       http.NotFound,
+		"a redirect":      http.RedirectHandler(elsewhere.URL, http.StatusFound).ServeHTTP,
 		"a page":          func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") },
 		"an empty object": func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "{}") },
 		"null":            func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "null") },

@@ -161,10 +161,7 @@ func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
 		b.begin(ctx)
 		var asking sync.WaitGroup
 		for range 20 {
-			asking.Go(func() {
-				a := b.get(0)
-				assert.That(t, a.At.IsZero() && a.Looking, "meanwhile: %+v", a)
-			})
+			asking.Go(func() { a := b.get(0); assert.That(t, a.At.IsZero() && a.Looking, "meanwhile: %+v", a) })
 		}
 		asking.Wait()
 		synctest.Wait()
@@ -230,10 +227,8 @@ func TestTheFirstLookTellsWhatItHasFoundSoFar(t *testing.T) {
 // Given a view over an engine, then it takes the first figures at once, and is over when its context is.
 func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := New(Options{
-			Metrics: newEngine().registry, Logger: slog.New(slog.DiscardHandler),
-			Health: func() server.Readiness { return server.Readiness{Waiting: []string{"mysql: away"}} },
-		})
+		v := New(Options{Metrics: newEngine().registry, Logger: slog.New(slog.DiscardHandler),
+			Health: func() server.Readiness { return server.Readiness{Waiting: []string{"mysql: away"}} }})
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { v.Run(ctx) })

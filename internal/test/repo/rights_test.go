@@ -64,10 +64,7 @@ func filled(t *testing.T, form, classic string) string {
 		"grants": func(account string, list []rights.TableRight) string {
 			return strings.Join(grants.Grants(list, "shop", "'"+account+"'@'%'"), ";\n") + ";"
 		},
-		"json": func(v any) (string, error) {
-			text, err := json.Marshal(v)
-			return string(text), err
-		},
+		"json": func(v any) (string, error) { text, err := json.Marshal(v); return string(text), err },
 		"cell": func(text string) string { return strings.ReplaceAll(text, "|", `\|`) },
 		"quoted": func(rule []string) string { // for redis-cli
 			for i, word := range rule {
