@@ -65,11 +65,10 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 	ln := lines["k"]
 	m := require.Get(wire.Exported(ln.Properties, ln.Headers, ln.Body))(w.T)
 	info := wire.ReadCopy(m.Headers)
-	if ln.Reason != "permanent" || ln.Tag != tag || string(ln.Body) != `{"a":1}` || ln.BodyCut || ln.HeadersCut ||
-		m.Headers["x-tenant"] != "north" || m.Headers["x-count"] != int64(7) || m.MessageID != "k" ||
-		info.Reason != dedup.ReasonPermanent || info.DeadAt.IsZero() || info.RoutingKey != tag {
-		t.Errorf("line %+v\nmessage %+v", ln, m)
-	}
+	assert.That(t, ln.Reason == "permanent" && ln.Tag == tag && string(ln.Body) == `{"a":1}` && !ln.BodyCut &&
+		!ln.HeadersCut && m.Headers["x-tenant"] == "north" && m.Headers["x-count"] == int64(7) && m.MessageID == "k" &&
+		info.Reason == dedup.ReasonPermanent && !info.DeadAt.IsZero() && info.RoutingKey == tag, "line %+v\nmessage %+v", ln,
+		m)
 	assert.Is(t, w.Identify(m).Identity, id.Identity, "the message")
 }
 

@@ -139,9 +139,8 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	broker.Refuse(true)
 	w.amqpURL = broker.Through(w.amqpURL)
 	res, err = w.tries(before, plain)
-	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 || res.LeftBy[deadletter.WhyUnpublished] != 1 {
-		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
-	}
+	assert.That(t, errors.Is(err, deadletter.ErrBroker) && res.Replayed == 0 && res.LeftBy[deadletter.WhyUnpublished] == 1,
+		"without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
 }
 
 func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {

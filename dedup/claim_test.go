@@ -174,9 +174,7 @@ func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
 	both := func(who string, c *candidate) {
 		t.Helper()
 		got := []string{poll.Receive(t, who+" takes a post", c.on), poll.Receive(t, who+" takes another post", c.on)}
-		if slices.Sort(got); !slices.Equal(got, []string{"a", "b"}) {
-			t.Errorf("%s is elected for %q, want both", who, got)
-		}
+		assert.Equal(t, slices.Sorted(slices.Values(got)), []string{"a", "b"}, "%s is elected for", who)
 		a, err := w.log.Leader(t.Context(), "a")
 		b, err2 := w.log.Leader(t.Context(), "b")
 		assert.That(t, a != 0 && a == b && err == nil && err2 == nil, "connections %d and %d lead, want one", a, b)

@@ -29,9 +29,8 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 	assert.Error(t, w.insertSuccess(all...), ErrExists, "insert again")
 
 	assert.Is(t, w.number("SELECT COUNT(*) FROM consumer_log"), 1, "rows")
-	if err := w.insertSuccess(all[5], all[5]); err == nil || errors.Is(err, ErrExists) {
-		t.Errorf("one identity twice in a batch = %v, want an error that looking up again does not explain", err)
-	}
+	err := w.insertSuccess(all[5], all[5]) // which looking up again would not explain
+	assert.That(t, err != nil && !errors.Is(err, ErrExists), "one identity twice in a batch = %v, want another error", err)
 	assert.OK(t, w.insertSuccess())
 
 	// one key under several groups and tags
@@ -243,9 +242,8 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	other := former
 	other.Key = "sha256:2"
 	_, err := w.log.Reopen(t.Context(), row, mended, ReplayNote{Token: "late", Mended: &other})
-	if !errors.Is(err, ErrLost) || string(w.read(k).Body) != string(back.Body) || w.read(other.Identity).Status != Absent {
-		t.Errorf("%v, body %q; want nothing changed", err, w.read(k).Body)
-	}
+	assert.That(t, errors.Is(err, ErrLost) && string(w.read(k).Body) == string(back.Body) &&
+		w.read(other.Identity).Status == Absent, "%v, body %q; want nothing changed", err, w.read(k).Body)
 }
 
 // besides is a world in memory with the rows that the trials meet.

@@ -164,19 +164,12 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 					inGo = append(inGo, key)
 				}
 			}
-			if slices.Sort(inGo); !slices.Equal(inGo, c.want) {
-				t.Errorf("%+v: Go chose %q, want %q", c.f, inGo, c.want)
-			}
+			assert.Equal(t, slices.Sorted(slices.Values(inGo)), c.want, "%+v: Go chose", c.f)
 		}
 		looked := w.pages(c.f, func(f Filter) ([]Row, Cursor, error) { return w.log.Look(t.Context(), f, 1000, nil) })
 		for how, rows := range map[string][]Row{"list": w.list(c.f), "look": looked} {
-			var names []string
-			for _, r := range rows {
-				names = append(names, r.Key)
-			}
-			if slices.Sort(names); !slices.Equal(names, c.want) {
-				t.Errorf("%+v: %s chose %q, want %q", c.f, how, names, c.want)
-			}
+			names := mapped(rows, func(r Row) string { return r.Key })
+			assert.Equal(t, slices.Sorted(slices.Values(names)), c.want, "%+v: %s chose", c.f, how)
 		}
 	}
 	for most, want := range map[int][]string{10: {"g", "kinds", "other"}, 2: {"g", "kinds"}} {
@@ -284,11 +277,9 @@ func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
 	}
 	for _, status := range []Status{Failed, Dead} {
 		r := oldest[status]
-		if r.Key != fmt.Sprint(status, 1) || r.Age.Truncate(time.Hour) != 3*time.Hour ||
-			ages[status].Truncate(time.Hour) != 24*time.Hour {
-			t.Errorf("the oldest in %v is %v, %v old, of all groups %v; want number 1, 3h, 24h", status, r.Identity, r.Age,
-				ages[status])
-		}
+		assert.That(t, r.Key == fmt.Sprint(status, 1) && r.Age.Truncate(time.Hour) == 3*time.Hour &&
+			ages[status].Truncate(time.Hour) == 24*time.Hour,
+			"the oldest in %v is %v, %v old, of all groups %v; want number 1, 3h, 24h", status, r.Identity, r.Age, ages[status])
 	}
 }
 
@@ -302,9 +293,8 @@ func TestTheEventFeedIsReadInItsOrderAndFromTheBookmarkOn(t *testing.T) {
 		To: Failed, Replays: 1, By: "me", Owner: "r", Error: "replayed"}}
 	diff := cmp.Diff(want, feed, cmpopts.IgnoreFields(Event{}, "ID", "At", "Age"))
 	require.That(t, diff == "", "feed (-want +got):\n%s", diff)
-	if feed[0].ID <= at || feed[1].ID <= feed[0].ID {
-		t.Errorf("ids %d and %d after %d do not grow", feed[0].ID, feed[1].ID, at)
-	}
+	assert.That(t, feed[0].ID > at && feed[1].ID > feed[0].ID, "ids %d and %d after %d do not grow", feed[0].ID,
+		feed[1].ID, at)
 	some, err := w.log.EventFeed(t.Context(), at, 1)
 	assert.That(t, err == nil && len(some) == 1, "one of them: %v, %v", some, err)
 	// then the bookmark moves on, and never back; ten is more than nine, as a number; every group has its own

@@ -71,9 +71,8 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	pruned := require.Get(w.log.Prune(t.Context(), o))(t)
 	diff = cmp.Diff(before, pruned)
 	assert.That(t, diff == "", "pruned (-counted +pruned):\n%s", diff)
-	if n := len(progress); n < 3 || progress[n-1] != want[0].Rows+want[1].Rows {
-		t.Errorf("progress %v, want it to end with all", progress)
-	}
+	n := len(progress)
+	assert.That(t, n >= 3 && progress[n-1] == want[0].Rows+want[1].Rows, "progress %v, want it to end with all", progress)
 	assert.That(t, len(late) == len(progress) && late[0] >= time.Hour && late[len(late)-1] <= time.Hour,
 		"late by %v, want an hour at first and a minute at last", late)
 	for _, table := range []string{"consumer_log", "consumer_log_event"} {

@@ -130,13 +130,11 @@ func TestAFreshBatchIsOneStatement(t *testing.T) {
 		a.Finds(lock.Mine, "", keys...)
 		a.Ends(0, keys...)
 	}
-	if n := b.rows(t); was() || n != 0 {
-		t.Errorf("what stands there was asked (%v), %d rows are left, want neither", was(), n)
-	}
+	n := b.rows(t)
+	assert.That(t, !was() && n == 0, "what stands there was asked (%v), %d rows are left, want neither", was(), n)
 	a.Find(keys[0])
-	if n := a.As("b").Mine(keys...); n != 999 || !was() {
-		t.Errorf("%d names are mine, and what stands there was asked: %v; want 999, true", n, was())
-	}
+	n = a.As("b").Mine(keys...)
+	assert.That(t, n == 999 && was(), "%d names are mine, and what stands there was asked: %v; want 999, true", n, was())
 }
 
 // Given lanes that take, renew, release and end the same names in any order, when they have run, then none met an
@@ -178,9 +176,8 @@ func TestCleanDeletesWhatIsOver(t *testing.T) {
 	stack.Exec(t, b.db, "UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
 	w.Of(l, "alive").Find(keys[:10]...)
 	n, err := l.Clean(t.Context())
-	if err != nil || n != 2490 || b.rows(t) != 10 {
-		t.Errorf("Clean = %d, %v, and %d rows are left; want 2490 deleted, 10 left", n, err, b.rows(t))
-	}
+	assert.That(t, err == nil && n == 2490 && b.rows(t) == 10,
+		"Clean = %d, %v, and %d rows are left; want 2490 deleted, 10 left", n, err, b.rows(t))
 }
 
 // Given a table that is locked, renamed away, emptied or read-only, when names are locked, then every call is bounded,
@@ -310,9 +307,8 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 			require.Is(t, other.Mine(keys...), 0, "%s, batch %d: another worker has names too", name, i)
 			batch.GiveBack(keys...)
 		}
-		if took := time.Since(start); took > 20*time.Second { // a fifth of what waiting for the third would take
-			t.Errorf("%s: 50 batches took %v", name, took)
-		}
+		// a fifth of what waiting for the third would take
+		assert.AtMost(t, time.Since(start), 20*time.Second, "%s: 50 batches took", name)
 		up, _, cause := a.Up()
 		assert.That(t, up && cause == nil, "%s: Up = %v, %v, want up", name, up, cause)
 		faults++

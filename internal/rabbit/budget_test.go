@@ -96,9 +96,7 @@ func TestAWindowThatFillsDuringABatchGrows(t *testing.T) {
 	// then another consumer follows, with a window for all
 	require.That(t, rabbit.Retired(s), "the consumer with the small window goes on")
 	collect(t, s, 10*int(window))
-	if rabbit.Window(s) <= 2*int(window) {
-		t.Errorf("the window is %d, was %d", rabbit.Window(s), window)
-	}
+	assert.That(t, rabbit.Window(s) > 2*int(window), "the window is %d, was %d", rabbit.Window(s), window)
 }
 
 // ackSome acks what comes within a moment.
@@ -134,9 +132,8 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 				huge++
 			}
 		}
-		if huge > 1 || rabbit.Held(s) > share {
-			t.Errorf("%d huge ones at once, and %d bytes beside, want one and a share of %d", huge, rabbit.Held(s), share)
-		}
+		assert.That(t, huge <= 1 && rabbit.Held(s) <= share,
+			"%d huge ones at once, and %d bytes beside, want one and a share of %d", huge, rabbit.Held(s), share)
 		require.OK(t, s.Ack(buf[len(buf)-1].Tag, true))
 	}
 	assert.Is(t, fmt.Sprint(sizes), fmt.Sprint(map[int]int{100: 20, size: 3}), "bodies by size")
@@ -177,9 +174,8 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	poll.Until(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
 	assert.Is(t, rabbit.Shed(s), 0, "deliveries are yet to be given back")
 	assert.That(t, rabbit.Retired(neighbour), "the neighbour's wide window goes on")
-	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); !errors.Is(err, rabbit.ErrNoRoom) {
-		t.Errorf("asked again: %v, want ErrNoRoom", err)
-	}
+	_, err := s.Collect(within(t), 1000, time.Millisecond, nil)
+	assert.Error(t, err, rabbit.ErrNoRoom, "asked again")
 	require.OK(t, s.Ack(held[len(held)-1].Tag, true))
 	assert.That(t, s.HasRoom(), "nothing is in hand, and it says that it has no room")
 	var last uint64
@@ -199,10 +195,10 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Rest(within(t), time.Hour) }() // joined below
 	b.CloseConnections()
-	if err := <-done; err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Rest did not notice that the connection ended: %v", err)
-	}
-	_, err := s.Collect(within(t), 1000, time.Millisecond, nil)
+	err = <-done
+	assert.That(t, err != nil && !errors.Is(err, context.DeadlineExceeded),
+		"Rest did not notice that the connection ended: %v", err)
+	_, err = s.Collect(within(t), 1000, time.Millisecond, nil)
 	assert.Has(t, fmt.Sprint(err), "closed by the test", "the end has the broker's reason")
 	<-c.Done()
 	assert.Has(t, fmt.Sprint(c.Err()), "closed by the test", "and the connection's")
@@ -263,9 +259,8 @@ func TestACancelBetweenTwoConsumersLosesNoAck(t *testing.T) {
 		for _, d := range held {
 			require.OK(t, s.Ack(d.Tag, false))
 		}
-		if acked += len(held); acked == n {
-			t.Fatal("all came, and no window of 200 or more became a wider one")
-		}
+		acked += len(held)
+		require.That(t, acked != n, "all came, and no window of 200 or more became a wider one")
 		held = require.Get(s.Collect(within(t), 4000, 200*time.Millisecond, held))(t)
 	}
 	for _, d := range held {
@@ -308,9 +303,8 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 		return line.Carried() >= before+large || c.Err() != nil
 	})
 	line.Rate(0)
-	if err := c.Err(); err != nil {
-		t.Fatalf("after %d bytes the connection was over: %v", line.Carried()-before, err)
-	}
+	err := c.Err()
+	require.That(t, err == nil, "after %d bytes the connection was over: %v", line.Carried()-before, err)
 	require.OK(t, s.Ack(first.Tag, false))
 	assert.Is(t, len(collect(t, s, 1)[0].Body), large, "bytes of the body that came again")
 }

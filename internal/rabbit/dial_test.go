@@ -37,9 +37,8 @@ func TestDialTriesTheNextURLAndSaysWhatIsWrongWithEach(t *testing.T) {
 	cfg.DialTimeout = 2 * time.Second
 	for range 5 { // the first one is chosen at random
 		c := require.Get(rabbit.Dial(t.Context(), cfg))(t)
-		if c.Where() != rabbit.Where(b.URL) || c.ServerVersion() == "" {
-			t.Errorf("connected to %s, version %q", c.Where(), c.ServerVersion())
-		}
+		assert.That(t, c.Where() == rabbit.Where(b.URL) && c.ServerVersion() != "", "connected to %s, version %q", c.Where(),
+			c.ServerVersion())
 		require.OK(t, c.Close())
 		assert.OK(t, c.Close(), "second Close:")
 		assert.Error(t, c.Err(), rabbit.ErrClosed, "Err after Close")
@@ -96,13 +95,11 @@ func TestURLErrorsExplainWithoutQuoting(t *testing.T) {
 		"amqp://": "localhost:5672/", "amqps://u:p%40%2F@h/v%2Fw": "h:5671/v/w", "amqp://h:1/": "h:1/",
 		"amqp://u:p@[::1]:7/v?heartbeat=5": "[::1]:7/v",
 	} {
-		if err := rabbit.CheckURL(raw); err != nil || rabbit.Where(raw) != want {
-			t.Errorf("%s: %v, %s; want %s", raw, err, rabbit.Where(raw), want)
-		}
+		err := rabbit.CheckURL(raw)
+		assert.That(t, err == nil && rabbit.Where(raw) == want, "%s: %v, %s; want %s", raw, err, rabbit.Where(raw), want)
 	}
-	if _, err := rabbit.Dial(t.Context(), rabbit.Config{}); err == nil {
-		t.Error("Dial without a URL")
-	}
+	_, err := rabbit.Dial(t.Context(), rabbit.Config{})
+	assert.That(t, err != nil, "Dial without a URL")
 }
 
 // Given a broker behind TLS, when a message with unreadable headers comes, then it arrives with a mark as it does

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -89,9 +90,8 @@ func publishN(t *testing.T, p *rabbit.Publisher, queue string, n int) {
 func verdicts(t *testing.T, p *rabbit.Publisher, batch []rabbit.Publishing, want map[int]error) {
 	t.Helper()
 	for i, err := range p.Publish(t.Context(), batch) {
-		if !errors.Is(err, want[i]) || err != nil && want[i] == nil {
-			t.Errorf("message %d (%.20q): %v, want %v", i, batch[i].MessageID, err, want[i])
-		}
+		assert.That(t, errors.Is(err, want[i]) && (err == nil || want[i] != nil), "message %d (%.20q): %v, want %v", i,
+			batch[i].MessageID, err, want[i])
 	}
 }
 

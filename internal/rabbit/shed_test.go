@@ -186,9 +186,8 @@ func TestAnAckOfManyPassesNoDeliveryThatWasShed(t *testing.T) {
 		require.Is(t, l.admit(uint64(i+1), weight), i != 1, "there is room for delivery %d", i+1)
 	}
 	l.hand(3)
-	if n, err := l.settle(3, true); n != 0 || !errors.Is(err, ErrNotOutstanding) {
-		t.Errorf("an ack of many passes a delivery that nobody has seen: %d, %v", n, err)
-	}
+	n, err := l.settle(3, true)
+	assert.That(t, n == 0 && errors.Is(err, ErrNotOutstanding), "an ack of many passes what is not seen: %d, %v", n, err)
 	require.Get(l.settle(1, false))(t)
 	assert.Is(t, l.admit(4, 1), true, "there is room once one is settled")
 }

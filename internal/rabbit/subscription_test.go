@@ -68,9 +68,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 	// given back, which RabbitMQ 4.3 does not count, and writes nothing over the forged count for
 	require.OK(t, s.Requeue(d.Tag, false))
 	assert.AtMost(t, collect(t, s, 1)[0].Count, 1, "second delivery: Count")
-	if err := c.Close(); err != nil { // before it was settled
-		t.Fatal(err)
-	}
+	require.OK(t, c.Close()) // before it was settled
 	again := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
 	assert.That(t, again.Count >= 1 && again.Count <= 2, "third delivery: Count %d, want 1 or 2", again.Count)
 }
@@ -86,9 +84,8 @@ func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	if got, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, cause) || len(got) != 0 {
 		t.Fatalf("empty queue: %d deliveries, %v; want the context's cause", len(got), err)
 	}
-	if _, err := s.Collect(within(t), 0, 0, nil); err == nil {
-		t.Error("a limit of 0 was taken")
-	}
+	_, err := s.Collect(within(t), 0, 0, nil)
+	assert.That(t, err != nil, "a limit of 0 was taken")
 }
 
 func TestSilenceEndsTheLingerOfAnIdleCollect(t *testing.T) {
@@ -118,21 +115,18 @@ func TestPrefetchIsCheckedAndHolds(t *testing.T) {
 	b, q := fresh(t)
 	c := dial(t, b.URL)
 	for _, n := range []int{-1, 0, 65536, 70000} {
-		if _, err := c.Consume(t.Context(), q, "tag", n); err == nil {
-			t.Errorf("prefetch %d was taken", n)
-		}
+		_, err := c.Consume(t.Context(), q, "tag", n)
+		assert.That(t, err != nil, "prefetch %d was taken", n)
 	}
-	if _, err := c.Consume(t.Context(), q, "", 1); err == nil {
-		t.Error("an empty consumer tag was taken")
-	}
+	_, err := c.Consume(t.Context(), q, "", 1)
+	assert.That(t, err != nil, "an empty consumer tag was taken")
 	publishN(t, publisher(t, config(b.URL)), q, 5)
 	s := consume(t, c, q, 2)
 	got := collect(t, s, 2)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("a third delivery with prefetch 2: %v", err)
-	}
+	_, err = s.Collect(ctx, 1, 0, nil)
+	require.That(t, errors.Is(err, context.DeadlineExceeded), "a third delivery with prefetch 2: %v", err)
 	require.OK(t, s.Ack(got[1].Tag, true))
 	collect(t, s, 2)
 }

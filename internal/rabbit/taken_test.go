@@ -90,17 +90,14 @@ func thePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T, server *stack.Server) 
 		"without a policy: %+v, %v; want five things missing", before, err)
 	words := require.Get(exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output())(t)
 	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
-	if out, err := server.Ctl(args[1:]...); err != nil {
-		t.Fatalf("%q: %v, %s", args, err, out)
-	}
+	out, err := server.Ctl(args[1:]...)
+	require.That(t, err == nil, "%q: %v, %s", args, err, out)
 	poll.Until(t, "the policy holds", func() bool {
 		after, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
 		return err == nil && after.Seen && len(after.Flaws) == 0
 	})
-	if facts, err := rabbit.AskManagement(t.Context(), server.HTTP(), c.Vhost(), other, nil); err != nil ||
-		len(facts.Policy) != 0 {
-		t.Errorf("another queue has %+v, %v; want no policy", facts, err)
-	}
+	facts, err := rabbit.AskManagement(t.Context(), server.HTTP(), c.Vhost(), other, nil)
+	assert.That(t, err == nil && len(facts.Policy) == 0, "another queue has %+v, %v; want no policy", facts, err)
 	p := publisher(t, config(b.URL))
 	publishN(t, p, topo.Queue, 1)
 	b.Fail(topo.Queue, rabbit.DeliveryLimit+1)

@@ -93,19 +93,16 @@ func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 			b.DeclareQueue(topo.Queue+tt.queue, args)
 			_, err := rabbit.Declare(t.Context(), c, topo)
 			e, ok := errors.AsType[*rabbit.ArgumentError](err)
-			if !ok || e.What != fmt.Sprintf("queue %q", topo.Queue+tt.queue) || e.Arg != tt.arg ||
-				!strings.Contains(err.Error(), tt.arg) {
-				t.Fatalf("Declare = %v", err)
-			}
+			require.That(t, ok && e.What == fmt.Sprintf("queue %q", topo.Queue+tt.queue) && e.Arg == tt.arg &&
+				strings.Contains(err.Error(), tt.arg), "Declare = %v", err)
 		})
 	}
 	topo := topology(b)
 	topo.Exchange += ".fanout"
 	b.DeclareExchange(topo.Exchange, "fanout")
 	_, err := rabbit.Declare(t.Context(), c, topo)
-	if e, ok := errors.AsType[*rabbit.ArgumentError](err); !ok || e.Arg != "type" {
-		t.Errorf("exchange of another type: %v", err)
-	}
+	e, ok := errors.AsType[*rabbit.ArgumentError](err)
+	assert.That(t, ok && e.Arg == "type", "exchange of another type: %v", err)
 }
 
 func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
@@ -122,10 +119,9 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	u.User = url.UserPassword(user, "pw")
 	worker := dial(t, u.String())
 
-	if _, err := rabbit.Declare(t.Context(), worker, topo); err == nil ||
-		!strings.Contains(err.Error(), "not allowed to declare") || !strings.Contains(err.Error(), "404") {
-		t.Errorf("Declare of missing things: %v", err)
-	}
+	_, err := rabbit.Declare(t.Context(), worker, topo)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "not allowed to declare") &&
+		strings.Contains(err.Error(), "404"), "Declare of missing things: %v", err)
 	declare(t, dial(t, b.URL), topo)
 	warnings := require.Get(rabbit.Declare(t.Context(), worker, topo))(t)
 	for _, q := range topo.Queues() {
@@ -153,13 +149,11 @@ func TestRedeclareMakesOnlyWhatIsMissing(t *testing.T) {
 	for _, key := range topo.RoutingKeys {
 		b.Unbind(topo.Queue, key, topo.Exchange)
 	}
-	if _, err := rabbit.Redeclare(t.Context(), c, topo); err != nil || routed() {
-		t.Errorf("with everything there: %v, routed %v; want nothing done", err, routed())
-	}
+	_, err := rabbit.Redeclare(t.Context(), c, topo)
+	assert.That(t, err == nil && !routed(), "with everything there: %v; want nothing done", err)
 	b.Delete(topo.Queue)
-	if _, err := rabbit.Redeclare(t.Context(), c, topo); err != nil || !routed() {
-		t.Errorf("with the main queue missing: %v, routed %v; want it made and bound", err, routed())
-	}
+	_, err = rabbit.Redeclare(t.Context(), c, topo)
+	assert.That(t, err == nil && routed(), "with the main queue missing: %v; want it made and bound", err)
 }
 
 func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
@@ -195,15 +189,13 @@ func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
 	b.DeclareQueue(dead, map[string]any{"x-queue-type": "quorum"})
 	b.Publish("", topo.Queue, stack.Message{Body: []byte("{}")})
 	found := inspect()
-	if one := found[topo.Queue]; one.Missing || one.Unchecked || one.Err != nil || one.Ready != 1 || one.Consumers != 0 {
-		t.Errorf("main queue: %+v; want it good, with one message", one)
-	}
-	if wrong, ok := errors.AsType[*rabbit.ArgumentError](found[dead].Err); !ok || wrong.Arg != "x-delivery-limit" {
-		t.Errorf("dead-letter queue: %+v; want another x-delivery-limit", found[dead])
-	}
-	if !found[retry].Missing || b.Exists(retry) {
-		t.Errorf("retry queue: %+v; want it missing, and not made", found[retry])
-	}
+	main := found[topo.Queue]
+	assert.That(t, !main.Missing && !main.Unchecked && main.Err == nil && main.Ready == 1 && main.Consumers == 0,
+		"main queue: %+v; want it good, with one message", main)
+	wrong, ok := errors.AsType[*rabbit.ArgumentError](found[dead].Err)
+	assert.That(t, ok && wrong.Arg == "x-delivery-limit", "dead-letter queue: %+v; want another limit", found[dead])
+	assert.That(t, found[retry].Missing && !b.Exists(retry), "retry queue: %+v; want it missing, and not made",
+		found[retry])
 	assert.OK(t, c.MayRead(t.Context(), rabbit.BackstopQueue(topo.Queue)), "the backstop may not be read:")
 	_, consumed := c.Consume(t.Context(), retry, "tag", 1)
 	_, _, looked := c.Depth(t.Context(), retry)

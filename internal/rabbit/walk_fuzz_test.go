@@ -13,6 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
@@ -146,9 +147,7 @@ func TestWhatTheBrokerAddsIsReadBesideWhatFillsAFrame(t *testing.T) {
 	require.That(t, len(headers) == all && bytes.HasSuffix(light, []byte("\x04text\x02id")),
 		"%d headers are read, want %d, beside %q", len(headers), all, light)
 	for name, v := range want {
-		if !reflect.DeepEqual(headers[name], v) {
-			t.Errorf("%s: %#v, want %#v", name, headers[name], v)
-		}
+		assert.That(t, reflect.DeepEqual(headers[name], v), "%s: %#v, want %#v", name, headers[name], v)
 	}
 	for why, tt := range map[string]struct {
 		entries  []byte

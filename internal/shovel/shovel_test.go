@@ -95,9 +95,8 @@ func want(n int, prefixes ...string) map[string]int {
 // moves waits for the end of a run, which must have moved so many.
 func (r *running) moves(n int) {
 	r.t.Helper()
-	if res, err := r.wait(); err != nil || res.Moved != n {
-		r.t.Fatalf("%+v, %v; want %d moved", res, err, n)
-	}
+	res, err := r.wait()
+	require.That(r.t, err == nil && res.Moved == n, "%+v, %v; want %d moved", res, err, n)
 }
 
 // waiting is a run over n messages that has met a full main queue.
@@ -198,12 +197,10 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 	w.start(w.options()).moves(2)
 	w.empty(w.from)
 	d, _ := w.b.Get(w.topo.Queue)
-	if d.Type != "order.cancelled" || d.MessageId != "A-1" || string(d.Body) != `{"order_sn":"A-1"}` ||
-		d.Expiration != "" ||
-		d.CorrelationId != "c" || d.ContentType != "application/json" || d.ContentEncoding != "identity" ||
-		d.AppId != "shop" || d.ReplyTo != "me" || !d.Timestamp.Equal(at) || d.Priority != 7 || d.DeliveryMode != 2 {
-		t.Errorf("the copy is %+v", d)
-	}
+	assert.That(t, d.Type == "order.cancelled" && d.MessageId == "A-1" && string(d.Body) == `{"order_sn":"A-1"}` &&
+		d.Expiration == "" && d.CorrelationId == "c" && d.ContentType == "application/json" &&
+		d.ContentEncoding == "identity" && d.AppId == "shop" && d.ReplyTo == "me" && d.Timestamp.Equal(at) &&
+		d.Priority == 7 && d.DeliveryMode == 2, "the copy is %+v", d)
 	wanted := map[string]any{
 		"x-message-key": "k", "n": int64(5), "x-published-at-ms": at.UnixMilli(),
 		"x-rollbackd-exchange": w.b.Name("shop"), "x-rollbackd-routing-key": "order.cancelled",
@@ -334,10 +331,9 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 	resA, errA := a.wait()
 	resB, errB := b.wait()
 	res, err := w.start(w.options()).wait() // what the old consumer gave back after both had seen an empty queue
-	if err := errors.Join(errA, errB, err); err != nil || resA.Moved+resB.Moved+res.Moved+len(theirs) != n {
-		t.Errorf("moved %d, %d and %d beside %d, %v; want %d together", resA.Moved, resB.Moved, res.Moved, len(theirs), err,
-			n)
-	}
+	err = errors.Join(errA, errB, err)
+	assert.That(t, err == nil && resA.Moved+resB.Moved+res.Moved+len(theirs) == n,
+		"moved %d, %d and %d beside %d, %v; want %d together", resA.Moved, resB.Moved, res.Moved, len(theirs), err, n)
 	w.empty(w.from)
 	rest := want(n, "m")
 	for id := range theirs {
@@ -404,10 +400,8 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 		o := w.options()
 		tt.spoil(&o)
 		res, err := w.start(o).wait()
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "secret") ||
-			res.Moved != 0 {
-			t.Errorf("%s: %+v, %v; want an error with %q", name, res, err, tt.says)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), tt.says) && !strings.Contains(err.Error(), "secret") &&
+			res.Moved == 0, "%s: %+v, %v; want an error with %q", name, res, err, tt.says)
 	}
 	assert.Is(t, w.b.Depth(w.from), 3, "messages are left in the queue")
 }

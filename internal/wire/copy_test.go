@@ -81,10 +81,8 @@ func TestRetryCopySaysHowOftenItCameBack(t *testing.T) {
 	t.Parallel()
 	retry := wire.Copy(message(nil), "main", wire.CopyOptions{Deliveries: 2})
 	assert.Is(t, wire.ReadCopy(retry.Headers).Deliveries, 2, "the copy says it came back times")
-	if got := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40}).
-		Headers).Deliveries; got != 1<<31-1 {
-		t.Errorf("a count that no header can hold reads as %d, want the most it can", got)
-	}
+	huge := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40})
+	assert.Is(t, wire.ReadCopy(huge.Headers).Deliveries, 1<<31-1, "a count that no header can hold reads as")
 	letter := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Reason: dedup.ReasonExhausted})
 	assert.Is(t, wire.ReadCopy(letter.Headers).Deliveries, 0,
 		"the letter says it came back times: a replay must begin anew")
@@ -181,28 +179,22 @@ func TestHugePropertiesAreCutAndMarked(t *testing.T) {
 		d.Type = strings.Repeat("\xff", 255)
 	})
 	b := wire.MarshalProperties(d)
-	if len(b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) ||
-		!strings.Contains(string(b), `"huge":{"$cut":"100005"}`) {
-		t.Fatalf("%d bytes: %.300s", len(b), b)
-	}
+	require.That(t, len(b) <= wire.MaxPropertiesBytes && strings.Contains(string(b), `"cut":true`) &&
+		strings.Contains(string(b), `"huge":{"$cut":"100005"}`), "%d bytes: %.300s", len(b), b)
 	got, err := wire.UnmarshalProperties(b)
-	if err != nil || got.Headers["x-message-key"] != "k" || got.Headers["large"] == nil || got.Headers["huge"] != nil ||
-		got.Type != d.Type {
-		t.Errorf("read back %v, %v", got, err)
-	}
+	assert.That(t, err == nil && got.Headers["x-message-key"] == "k" && got.Headers["large"] != nil &&
+		got.Headers["huge"] == nil && got.Type == d.Type, "read back %v, %v", got, err)
 	many := rabbit.Table{}
 	for i := range 8000 {
 		many[strings.Repeat("\x02", 3)+string(rune('0'+i%10))+time.Duration(i).String()] = nil
 	}
-	if b := wire.MarshalProperties(rabbit.Delivery{Message: rabbit.Message{Headers: many}}); len(
-		b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) {
-		t.Errorf("8000 headers: %d bytes", len(b))
-	}
+	b = wire.MarshalProperties(rabbit.Delivery{Message: rabbit.Message{Headers: many}})
+	assert.That(t, len(b) <= wire.MaxPropertiesBytes && strings.Contains(string(b), `"cut":true`),
+		"8000 headers: %d bytes", len(b))
 	for _, bad := range []string{"", "{", `{"type":5}`, `{"type":{"$bytes":"AA=="}}`, `{"headers":{"a":1}}`,
 		`{"headers":{"a":{"$int9":"1"}}}`, `{"headers":{"a":{"$int64":1}}}`, `{"headers":{"a":{"$bytes":"?"}}}`,
 		`{"headers":{"$?":null}}`} {
-		if _, err := wire.UnmarshalProperties([]byte(bad)); err == nil {
-			t.Errorf("%s was read", bad)
-		}
+		_, err = wire.UnmarshalProperties([]byte(bad))
+		assert.That(t, err != nil, "%s was read", bad)
 	}
 }

@@ -18,9 +18,8 @@ func TestTheNoteFindsWhatIsFiledForAKey(t *testing.T) {
 			note := FiledNote(tag, key)
 			assert.That(t, strings.HasSuffix(err.Error(), note), "%q does not end with %q", err, note)
 		}
-		if strings.Contains(err.Error(), FiledNote("other", key)) || strings.Contains(err.Error(), FiledNote("", key+"x")) {
-			t.Errorf("%q is found for another tag or key", err)
-		}
+		assert.That(t, !strings.Contains(err.Error(), FiledNote("other", key)) &&
+			!strings.Contains(err.Error(), FiledNote("", key+"x")), "%q is found for another tag or key", err)
 	}
 }
 

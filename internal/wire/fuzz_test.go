@@ -47,9 +47,8 @@ func FuzzIdentify(f *testing.F) {
 			return string(b)
 		}
 		if other := change(tag); other != tag {
-			if o, _ := wire.Identify("g", s, "main", build(other, key, body)); o.Identity == id.Identity {
-				t.Fatalf("tags %q and %q have the same key %v", tag, other, id.Identity)
-			}
+			o, _ := wire.Identify("g", s, "main", build(other, key, body))
+			require.That(t, o.Identity != id.Identity, "tags %q and %q have the same key %v", tag, other, id.Identity)
 		}
 		if other := change(string(body)); other != string(body) && err != nil {
 			if o, err := wire.Identify("g", s, "main", build(tag, key, []byte(other))); err != nil && o.Identity == id.Identity {
@@ -59,9 +58,8 @@ func FuzzIdentify(f *testing.F) {
 		usesKey := strings.HasPrefix(s[0].String(), "header:x-message-key") || s[0].String() == "header:k" ||
 			s[0].String() == "property:message_id"
 		if other := change(key); other != key && usesKey {
-			if o, _ := wire.Identify("g", s, "main", build(tag, other, body)); o.Identity == id.Identity {
-				t.Fatalf("keys %q and %q are the same", key, other)
-			}
+			o, _ := wire.Identify("g", s, "main", build(tag, other, body))
+			require.That(t, o.Identity != id.Identity, "keys %q and %q are the same", key, other)
 		}
 		if c, _ := wire.Identify("g", s, "main", rabbit.Delivery{
 			Message: wire.Copy(d, "main", wire.CopyOptions{Identity: id, Error: key}),
@@ -114,9 +112,8 @@ func FuzzReadHeaders(f *testing.F) {
 				d.Headers[name] = v
 			}
 			info := wire.ReadCopy(d.Headers)
-			if info.Attempt < 0 || info.Replays < 0 || len(info.Error) > wire.MaxErrorBytes || info.DeadAt.Year() > 9999 {
-				t.Fatalf("%T %v reads as %+v", v, v, info)
-			}
+			require.That(t, info.Attempt >= 0 && info.Replays >= 0 && len(info.Error) <= wire.MaxErrorBytes &&
+				info.DeadAt.Year() <= 9999, "%T %v reads as %+v", v, v, info)
 			_, _ = wire.PublishedAt(d.Message)
 			b := wire.MarshalProperties(d)
 			_, err := wire.UnmarshalProperties(b)

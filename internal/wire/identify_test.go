@@ -91,18 +91,15 @@ func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
 			d := message(tt.change)
 			id, err := wire.Identify("g", sources(t, tt.from), "main", d)
 			assert.That(t, id.BodyHash == sha256.Sum256(d.Body), "wrong body hash")
-			if e := id.Identity.Validate(); e != nil {
-				t.Errorf("the log would refuse %v: %v", id.Identity, e)
-			}
+			assert.OK(t, id.Identity.Validate(), "the log would refuse", id.Identity)
 			if tt.key != "" {
 				want := (dedup.Identity{Group: "g", Tag: "stock.rollback", Key: tt.key})
 				assert.That(t, id.Identity == want && err == nil, "Identify = %v, %v; want %v", id.Identity, err, want)
 				return
 			}
-			if e, ok := errors.AsType[*wire.FiledError](err); !ok || id.Identity.Tag != wire.TagUnidentified || e.Why == "" ||
-				len(err.Error()) > 1000 {
-				t.Errorf("Identify = %v, %v; want unidentified", id.Identity, err)
-			}
+			e, ok := errors.AsType[*wire.FiledError](err)
+			assert.That(t, ok && id.Identity.Tag == wire.TagUnidentified && e.Why != "" && len(err.Error()) <= 1000,
+				"Identify = %v, %v; want unidentified", id.Identity, err)
 		})
 	}
 }
@@ -175,18 +172,16 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 	for name, change := range changes {
 		id, err := wire.Identify("g", from, "main", message(change))
 		assert.That(t, err != nil, "%s: identified as %v", name, id.Identity)
-		if other, ok := seen[id.Identity]; ok {
-			t.Errorf("%s and %s are filed under the same key", name, other)
-		}
+		other, ok := seen[id.Identity]
+		assert.That(t, !ok, "%s and %s are filed under the same key", name, other)
 		seen[id.Identity] = name
 	}
 	for _, of := range [][3]string{{"t", "k", "b"}, {"T", "k", "b"}, {"t", "K", "b"}, {"t", "k", "B"}} { // tag, key, body
 		own := wire.Identified{Identity: dedup.Identity{Group: "g", Tag: of[0], Key: of[1]}, BodyHash: [sha256.Size]byte{1}}
 		id, err := wire.Conflict(own, []byte(of[2]))
-		if other, ok := seen[id.Identity]; ok || err == nil || id.Identity.Tag != wire.TagConflict ||
-			id.Identity.Group != "g" || id.BodyHash != own.BodyHash {
-			t.Errorf("the conflict of %q is %v, %v, as %q is", of, id, err, other)
-		}
+		other, ok := seen[id.Identity]
+		assert.That(t, !ok && err != nil && id.Identity.Tag == wire.TagConflict && id.Identity.Group == "g" &&
+			id.BodyHash == own.BodyHash, "the conflict of %q is %v, %v, as %q is", of, id, err, other)
 		seen[id.Identity] = of[0] + of[1] + of[2]
 	}
 }
@@ -211,9 +206,8 @@ func TestKeySourcesAreReadStrictly(t *testing.T) {
 		"header:x-rollbackd-attempt",
 		"header:x-published-at-ms", "header:timestamp_in_ms",
 	} {
-		if got, err := wire.ParseKeySources(bad); err == nil || !strings.Contains(err.Error(), "key source") {
-			t.Errorf("%q: %v, %v; want an error", bad, got, err)
-		}
+		got, err := wire.ParseKeySources(bad)
+		assert.That(t, err != nil && strings.Contains(err.Error(), "key source"), "%q: %v, %v; want an error", bad, got, err)
 	}
 }
 
@@ -321,9 +315,8 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 	for _, forged := range []any{nil, int64(1), "", short, strings.Repeat("x", 1<<16), mark.String() + "\n"} {
 		h := rabbit.Table{wire.HeaderUnreadable: forged, "k": "key"}
 		d := rabbit.Delivery{RoutingKey: "r", Message: rabbit.Message{Headers: h}}
-		if id, err := wire.Identify("g", sources(t, "header:k"), "main", d); err != nil || id.Identity.Key != "key" {
-			t.Errorf("%.40v was taken for a mark: %v, %v", forged, id.Identity, err)
-		}
+		id, err := wire.Identify("g", sources(t, "header:k"), "main", d)
+		assert.That(t, err == nil && id.Identity.Key == "key", "%.40v was taken for a mark: %v, %v", forged, id.Identity, err)
 		_, ok := wire.Copy(d, "main", wire.CopyOptions{}).Headers[wire.HeaderUnreadable]
 		assert.That(t, !ok, "a copy carries %.40v on", forged)
 	}

@@ -350,9 +350,8 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 		what := fmt.Sprintf("%q %q %q %q", odd.Name, tag, m.MessageId, m.CorrelationId)
 		for i, id := range want {
 			headerFirst := strings.HasPrefix(everyKeyFrom[i], "header:")
-			if headerFirst && id.id.Identity.Tag != wire.TagUnidentified {
-				t.Fatalf("%s: named %v although its headers are lost", everyKeyFrom[i], id.id.Identity)
-			}
+			require.That(t, !headerFirst || id.id.Identity.Tag == wire.TagUnidentified,
+				"%s: named %v although its headers are lost", everyKeyFrom[i], id.id.Identity)
 			other := owner[id.id.Identity.Key]
 			require.That(t, !headerFirst || other == "" || other == what, "%s and %s are both %v", other, what, id.id.Identity)
 			if headerFirst {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 // Given the headers of W3C Trace Context in each type that clients write text as, then they name the span that
@@ -20,10 +21,8 @@ func TestTheSpanThatPublishedIsReadFromTheHeaders(t *testing.T) {
 		"bytes": {"traceparent": []byte(parent), "tracestate": []byte("shop=checkout")},
 	} {
 		of := TraceOf(headers)
-		if !of.IsValid() || !of.IsRemote() || !of.IsSampled() || of.TraceID().String() != trace ||
-			of.SpanID().String() != span || of.TraceState().String() != "shop=checkout" {
-			t.Errorf("%s: %+v", name, of)
-		}
+		assert.That(t, of.IsValid() && of.IsRemote() && of.IsSampled() && of.TraceID().String() == trace &&
+			of.SpanID().String() == span && of.TraceState().String() == "shop=checkout", "%s: %+v", name, of)
 	}
 	for name, v := range map[string]any{
 		"nothing": nil, "a number": int64(7), "too short": parent[:50], "zeros": "00-" + trace + "-0000000000000000-01",
@@ -31,9 +30,8 @@ func TestTheSpanThatPublishedIsReadFromTheHeaders(t *testing.T) {
 		"upper case": "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
 		"version ff": "ff" + parent[2:], "controls": parent + "\r\nX: y",
 	} {
-		if of := TraceOf(rabbit.Table{"traceparent": v}); of.IsValid() {
-			t.Errorf("%s: %+v", name, of)
-		}
+		of := TraceOf(rabbit.Table{"traceparent": v})
+		assert.That(t, !of.IsValid(), "%s: %+v", name, of)
 	}
 }
 
@@ -46,18 +44,15 @@ func TestWhatARelayTellsIsReadFromHeadersAndFromARemark(t *testing.T) {
 	}
 	want := Sending{at, at.Add(time.Minute), at.Add(time.Hour)}
 	s := ReadSending(told)
-	if again, ok := SendingOf(s.String()); s != want || again != want || !ok {
-		t.Errorf("read %v, and %v, %t from %q", s, again, ok, s)
-	}
+	again, ok := SendingOf(s.String())
+	assert.That(t, s == want && again == want && ok, "read %v, and %v, %t from %q", s, again, ok, s)
 	for _, h := range []rabbit.Table{nil, {HeaderPublishedAt: int64(1)}, {rabbit.HeaderPutAt: "soon"},
 		{rabbit.HeaderPutAt: at.UnixMilli(), rabbit.HeaderSentAt: int64(-1)}} {
-		if s := ReadSending(h); s != (Sending{}) || s.String() != "" {
-			t.Errorf("%v tells %v", h, s)
-		}
+		s := ReadSending(h)
+		assert.That(t, s == (Sending{}) && s.String() == "", "%v tells %v", h, s)
 	}
 	for _, remark := range []string{"", "put into the outbox soon, due 1, sent 2", "the shelf is locked"} {
-		if s, ok := SendingOf(remark); ok {
-			t.Errorf("%q tells %v", remark, s)
-		}
+		s, ok := SendingOf(remark)
+		assert.That(t, !ok, "%q tells %v", remark, s)
 	}
 }

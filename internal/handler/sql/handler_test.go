@@ -46,11 +46,9 @@ func TestOneMessagesVerdictCostsNobodyElse(t *testing.T) {
 		order("b", 2, item(2, 5)),              // the same order: it is open only when the one above was undone
 	)
 	by := blamed(t, w.handle(h, msgs...))
-	if len(by) != 2 || !consumer.IsPermanent(by[1]) || consumer.IsPermanent(by[3]) ||
-		by[1].Error() != "unknown goods (line 3, items[1]: changed 0 rows, expected 1)" ||
-		by[3].Error() != "not there yet (line 5: found 0 rows, expected 1)" {
-		t.Errorf("blamed: %v", by)
-	}
+	assert.That(t, len(by) == 2 && consumer.IsPermanent(by[1]) && !consumer.IsPermanent(by[3]) &&
+		by[1].Error() == "unknown goods (line 3, items[1]: changed 0 rows, expected 1)" &&
+		by[3].Error() == "not there yet (line 5: found 0 rows, expected 1)", "blamed: %v", by)
 	const look = "SELECT sn, state FROM tb_order UNION ALL SELECT id, amount FROM goods ORDER BY 1"
 	w.want("nothing was committed", look, "1 100\n2 100\n3 0\na open\nb open\nc open\nd closed")
 	require.OK(t, w.handle(h, msgs[0], msgs[2], msgs[4]))
@@ -84,10 +82,8 @@ func TestSavepointsAreForBatchesThatRunAgain(t *testing.T) {
 			require.OK(t, h.(consumer.Validator).Validate(&msgs[i]))
 		}
 		_ = h.Handle(t.Context(), tx, msgs)
-		if pool.ofMessages != test.want || pool.undone != test.undone {
-			t.Errorf("%s: %d savepoints of messages and %d undone, want %d and %d", test.name, pool.ofMessages, pool.undone,
-				test.want, test.undone)
-		}
+		assert.Is(t, [2]int{pool.ofMessages, pool.undone}, [2]int{test.want, test.undone},
+			"%s: savepoints of messages, and undone", test.name)
 		require.OK(t, pool.ConnPool.(gorm.TxCommitter).Rollback())
 	}
 }
@@ -116,10 +112,8 @@ func TestErrorsOfTheDatabaseBlameOnlyForWhatIsRefused(t *testing.T) {
 	w := newWorld(t, orders)
 	h := New(w.parse(orderFile))
 	by := blamed(t, w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1, item(3, -1)))...))
-	if len(by) != 1 || mysqldb.Classify(by[1]) != mysqldb.FaultData ||
-		!strings.HasPrefix(by[1].Error(), "line 3, items[0]: Error 1690") {
-		t.Errorf("blamed: %v", by)
-	}
+	assert.That(t, len(by) == 1 && mysqldb.Classify(by[1]) == mysqldb.FaultData &&
+		strings.HasPrefix(by[1].Error(), "line 3, items[0]: Error 1690"), "blamed: %v", by)
 	unfit := New(w.parse("UPDATE goods SET amount = amount + 1 WHERE CONVERT(id USING latin1) = :id"))
 	by = blamed(t, w.handle(unfit, messages(`{"id":"1"}`, `{"id":"😀"}`, `{"id":"2"}`)...))
 	assert.That(t, len(by) == 1 && mysqldb.Classify(by[1]) == mysqldb.FaultRefused, "blamed: %v", by)

@@ -163,10 +163,8 @@ func TestRandomFilesMeanTheSameWhenJoined(t *testing.T) {
 				w.show("SELECT * FROM places ORDER BY 1, 2")+w.show("SELECT * FROM coupon ORDER BY 1")+
 				w.show("SELECT * FROM entry ORDER BY 1, 2, 3"))
 		}
-		if states[0] != states[1] || blames[0] != blames[1] {
-			t.Fatalf("of\n%s\n%s\nsingle\n%s%s\njoined\n%s%s", text, strings.Join(bodies, "\n"), blames[0], states[0],
-				blames[1], states[1])
-		}
+		require.That(t, states[0] == states[1] && blames[0] == blames[1], "of\n%s\n%s\nsingle\n%s%s\njoined\n%s%s", text,
+			strings.Join(bodies, "\n"), blames[0], states[0], blames[1], states[1])
 	}
 	t.Logf("%d files were joined, %d batches to their ends, %d not; %d times somebody was blamed", files, joins, undone,
 		failing)

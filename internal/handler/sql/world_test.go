@@ -98,9 +98,7 @@ func messages(bodies ...string) []consumer.Message {
 func (w *world) handle(h consumer.Handler, msgs ...consumer.Message) error {
 	w.t.Helper()
 	for i := range msgs {
-		if err := h.(consumer.Validator).Validate(&msgs[i]); err != nil {
-			w.t.Fatalf("message %d: %v", i, err)
-		}
+		require.OK(w.t, h.(consumer.Validator).Validate(&msgs[i]))
 	}
 	ctx, cancel := context.WithCancel(w.t.Context()) // it ends with the transaction, as the engine's does
 	defer cancel()

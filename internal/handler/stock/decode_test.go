@@ -36,9 +36,8 @@ func TestDecodeReadsMessagesAndRefusesBadOnes(t *testing.T) {
 
 func TestDecodeReadsTheLargestMessage(t *testing.T) {
 	got := require.Get(decode(message(maxItems)))(t)
-	if len(got.Items) != maxItems || got.Items[999] != (stock.Item{SKU: 1000, Quantity: 1}) {
-		t.Errorf("%d items, the last is %v", len(got.Items), got.Items[len(got.Items)-1])
-	}
+	assert.That(t, len(got.Items) == maxItems && got.Items[999] == (stock.Item{SKU: 1000, Quantity: 1}),
+		"%d items, the last is %v", len(got.Items), got.Items[len(got.Items)-1])
 	_, err := decode(message(maxItems + 1))
 	assert.Has(t, fmt.Sprint(err), "items: more than 1000 items", "one item more")
 }
@@ -73,16 +72,12 @@ func FuzzDecode(f *testing.F) {
 				Quantity int64
 			}
 		}
-		if err := json.Unmarshal(body, &want); err != nil {
-			t.Fatalf("accepted what encoding/json refuses: %v", err)
-		}
-		if got.OrderSN != want.OrderSN || len(got.Items) != len(want.Items) || (got.Items == nil) != (want.Items == nil) {
-			t.Fatalf("read %+v, encoding/json %+v", got, want)
-		}
+		require.OK(t, json.Unmarshal(body, &want)) // else it accepts what encoding/json refuses
+		require.That(t, got.OrderSN == want.OrderSN && len(got.Items) == len(want.Items) &&
+			(got.Items == nil) == (want.Items == nil), "read %+v, encoding/json %+v", got, want)
 		for i, it := range got.Items {
-			if it.SKU != want.Items[i].SKU || it.Quantity != want.Items[i].Quantity {
-				t.Fatalf("item %d is %+v, of encoding/json %+v", i, it, want.Items[i])
-			}
+			require.That(t, it.SKU == want.Items[i].SKU && it.Quantity == want.Items[i].Quantity,
+				"item %d is %+v, of encoding/json %+v", i, it, want.Items[i])
 			require.That(t, it.SKU >= 1 && it.Quantity >= 1 && it.Quantity <= maxItemQuantity, "item %d is %+v", i, it)
 		}
 		n := len(got.OrderSN)

@@ -17,9 +17,8 @@ func TestTheEventIsAsDocumented(t *testing.T) {
 	require.OK(t, json.Unmarshal(text, &schema))
 	event := released{"20261121-0001", []quantityOf{{1001, 2}}, identity{"order.cancelled", "20261121-0001"}}
 	body, err := json.Marshal(event)
-	if err != nil || string(body) != string(schema.Examples[0]) {
-		t.Errorf("the body is\n%s (%v)\nthe document's example is\n%s", body, err, schema.Examples[0])
-	}
+	assert.That(t, err == nil && string(body) == string(schema.Examples[0]),
+		"the body is\n%s (%v)\nthe document's example is\n%s", body, err, schema.Examples[0])
 	if r, err := decode(body); err != nil || r.OrderSN != event.OrderSN || len(r.Items) != 1 || r.Items[0].Quantity != 2 {
 		t.Errorf("as a rollback it is %+v, %v", r, err)
 	}
