@@ -301,7 +301,15 @@ var aLetter = []deadletter.Letter{{
 
 func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 	t.Parallel()
-	request, body := posted(t)
+	var request *http.Request
+	var body string
+	url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		request, body = r, string(text)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return []string{secret} }})
+	require.OK(t, hook.Notify(t.Context(), aLetter))
 	want := `{"letters":[{"group":"g","tag":"t","key":"k \u003c1\u003e","reason":"exhausted","attempts":5,"replays":1,` +
 		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","body_sha256":"ab",` +
 		`"parked":false}]}`
@@ -340,19 +348,6 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 		assert.That(t, c.good == (err == nil) && (c.good || errors.Is(err, deadletter.ErrSignature)),
 			"%s: %v, want good %v", name, err, c.good)
 	}
-}
-
-// posted is what a webhook with a secret sends.
-func posted(t *testing.T) (request *http.Request, text string) {
-	t.Helper()
-	url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		request, text = r, string(body)
-		w.WriteHeader(http.StatusNoContent)
-	})
-	hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return []string{secret} }})
-	require.OK(t, hook.Notify(t.Context(), aLetter))
-	return request, text
 }
 
 func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {

@@ -45,13 +45,8 @@ func file(t testing.TB, lines ...deadletter.Line) string {
 	return b.String()
 }
 
-func (w *world) replayFrom(text string, o deadletter.ReplayOptions, tally ...string) deadletter.Result {
-	w.T.Helper()
-	return w.replay(lines(text), o, tally...)
-}
-
-// lines are those of a file.
-func lines(text string) deadletter.File {
+// linesOf are those of a file.
+func linesOf(text string) deadletter.File {
 	return deadletter.File{Name: "letters.ndjson", Lines: strings.NewReader(text), Filter: all}
 }
 
@@ -67,8 +62,7 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 	info := wire.ReadCopy(m.Headers)
 	assert.That(t, ln.Reason == "permanent" && ln.Tag == tag && string(ln.Body) == `{"a":1}` && !ln.BodyCut &&
 		!ln.HeadersCut && m.Headers["x-tenant"] == "north" && m.Headers["x-count"] == int64(7) && m.MessageID == "k" &&
-		info.Reason == dedup.ReasonPermanent && !info.DeadAt.IsZero() && info.RoutingKey == tag, "line %+v\nmessage %+v", ln,
-		m)
+		info.Reason == dedup.ReasonPermanent && !info.DeadAt.IsZero() && info.RoutingKey == tag, "%+v\n%+v", ln, m)
 	assert.Is(t, w.Identify(m).Identity, id.Identity, "the message")
 }
 
@@ -108,8 +102,7 @@ func (w *world) mended(body string) string {
 func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 	// The former letter meets the row at every moment in every way that it can move.
 	byReplay := func(w *world) { w.replay(all, plain) }
-	byHand := func(w *world) { w.shovel() }
-	for name, move := range map[string]func(*world){"replayed": byReplay, "moved by hand": byHand} {
+	for name, move := range map[string]func(*world){"replayed": byReplay, "moved by hand": (*world).shovel} {
 		for point, replayedByThen := range map[deadletter.Point]bool{
 			deadletter.PointReopened: false, deadletter.PointPublished: true, deadletter.PointAcked: true, "never": true,
 		} {
@@ -117,16 +110,16 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 				w := newWorld(t).dead(dedup.ReasonPermanent, "k")
 				mended := w.mended(`{"mended":true}`)
 				w.killAt(point)
-				_, err := w.tries(lines(mended), plain)
+				_, err := w.tries(linesOf(mended), plain)
 				require.Is(t, errors.Is(err, errKilled), (point != "never"), "Replay = %v", err)
 				w.hook = nil
 				w.cured()
 				move(w) // the former letter, where it is still there
 				if !replayedByThen {
-					w.replayFrom(mended, plain)
+					w.replay(linesOf(mended), plain)
 				}
 				w.wantEffects(1)
-				w.replayFrom(mended, plain, "stale 1") // once more
+				w.replay(linesOf(mended), plain, "stale 1") // once more
 				w.WantQueues(0, 0)
 				row := w.Row("k")
 				id := w.Identify(message("k", `{"mended":true}`))
@@ -153,9 +146,9 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonMalformed, "k")
 	former := w.Row("k").BodyHash
 	mended := w.mended(`{"mended":true}`)
-	assert.Is(t, w.replayFrom(mended, dry).Replayed, 1, "dry run")
+	assert.Is(t, w.replay(linesOf(mended), dry).Replayed, 1, "dry run")
 	w.WantQueues(0, 1)
-	w.replayFrom(mended, plain, "replayed 1, mended 1, duplicates 1")
+	w.replay(linesOf(mended), plain, "replayed 1, mended 1, duplicates 1")
 	w.WantQueues(1, 0)
 	got := w.Get(w.Queue)
 	assert.Is(t, got.MessageId+string(got.Body), `k{"mended":true}`, "the message")
@@ -178,7 +171,7 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 	other.Key = "another"
 	text := "not json\n\n{}\n" + file(t, other, lines["cut"], lines["headers"], lines["k"]) + strings.Repeat("x", 3<<20) +
 		"\n"
-	res := w.replayFrom(text, plain)
+	res := w.replay(linesOf(text), plain)
 	whys := map[deadletter.Why]int{}
 	for _, left := range res.Left {
 		whys[left.Why]++
@@ -187,7 +180,7 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 	assert.That(t, res.Replayed == 1 && maps.Equal(whys, want), "replayed %d, left %v", res.Replayed, res.Left)
 	w.WantQueues(1, 3)
 	// and what a person vouches for: the one with whole body
-	assert.Is(t, w.replayFrom(file(t, lines["cut"], lines["headers"]), force).Replayed, 1, "forced")
+	assert.Is(t, w.replay(linesOf(file(t, lines["cut"], lines["headers"])), force).Replayed, 1, "forced")
 }
 
 func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
@@ -213,7 +206,7 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 	for _, text := range []string{w.mended(`{"mended":1}`), w.mended(`{"mended":2}`)} {
 		letters := w.letters()
 		runs.Go(func() {
-			_, err := letters.Replay(t.Context(), lines(text), deadletter.ReplayOptions{By: "tester"})
+			_, err := letters.Replay(t.Context(), linesOf(text), deadletter.ReplayOptions{By: "tester"})
 			assert.OK(t, err, "Replay:")
 		})
 	}
@@ -248,7 +241,7 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 		"{}\nno line\n"
 	const left = "left 3, other_identity, bad_line, bad_line"
 	for i, want := range []string{"discarded 4, stale 1, ", "discarded 4, stale 1, duplicates 2, "} {
-		res := require.Get(w.letters().Discard(t.Context(), lines(text),
+		res := require.Get(w.letters().Discard(t.Context(), linesOf(text),
 			deadletter.DiscardOptions{By: "ann", Why: "it was done", DryRun: i == 0}))(t)
 		w.wantTally(res, want+left)
 		assert.Is(t, res.ByReason[dedup.ReasonEffectUnknown], 2, "by reason: %v", res.ByReason)
@@ -272,7 +265,7 @@ func TestARowThatDoesNotKnowItsBodyTakesWhatIsSent(t *testing.T) {
 	ln := lines["k"]
 	assert.Is(t, ln.BodyCut || ln.HeadersCut, false, "the line %+v is cut", ln)
 	ln.Body = []byte(`{"whole":1}`)
-	w.replayFrom(file(t, ln), plain, "replayed 1")
+	w.replay(linesOf(file(t, ln)), plain, "replayed 1")
 	id := w.Identify(message("k", `{"whole":1}`))
 	row := w.Row("k")
 	assert.That(t, row.Status == dedup.Failed && string(row.Body) == `{"whole":1}` &&
@@ -291,10 +284,10 @@ func TestAConflictFromAFileTakesNoEffectWithoutForce(t *testing.T) {
 	w.replay(all, dry, "left 1, key_taken")
 	w.replay(deadletter.Rows{Rows: []dedup.Row{w.RowOf(conflict.Identity)}}, plain, "left 1, key_taken")
 	w.cured()
-	res := w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
+	res := w.replay(linesOf(text), deadletter.ReplayOptions{Window: 10})
 	n, _ := w.effects()
 	assert.Is(t, n, 0, "without force, as of %+v, effects", res)
-	res = w.replayFrom(text, deadletter.ReplayOptions{Force: true, Window: 10})
+	res = w.replay(linesOf(text), deadletter.ReplayOptions{Force: true, Window: 10})
 	assert.Is(t, res.Replayed+res.Stale, 1, "with force: %+v", res)
 	w.wantEffects(1)
 	assert.Is(t, w.RowOf(conflict.Identity).Status, dedup.Discarded, "the row of the conflict")

@@ -111,9 +111,8 @@ func TestAReplayedMessageIsTheProducersOwnWithTheRowsReplays(t *testing.T) {
 	diff := cmp.Diff(want, got.Headers)
 	assert.That(t, diff == "" && string(got.Body) == `{"a":1}` && got.Type == tag && got.MessageId == "k",
 		"body %s, type %q, id %q, headers -want +got:\n%s", got.Body, got.Type, got.MessageId, diff)
-	if e := w.events(id.Identity); len(e) != 2 || e[1].By != "tester" || e[1].Error != "replayed all" {
-		t.Errorf("events = %+v; want the replay, by whom and of what", e)
-	}
+	e := w.events(id.Identity)
+	assert.That(t, len(e) == 2 && e[1].By == "tester" && e[1].Error == "replayed all", "%+v; want who replayed what", e)
 }
 
 func TestADiscardKilledBeforeItsAckIsFinishedByTheNext(t *testing.T) {

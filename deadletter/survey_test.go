@@ -158,8 +158,7 @@ func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
 	}{{100, 10_000, 2, false}, {100, 600, 1, true}, {1, 10_000, 1, true}} {
 		matched, _, more, err := w.letters().CountSet(t.Context(), set, tc.most, tc.through)
 		assert.That(t, err == nil && matched == tc.matched && more == tc.more,
-			"%d through %d letters: %d, more %t, %v; want %d, %t", tc.most, tc.through, matched, more, err, tc.matched,
-			tc.more)
+			"%d through %d letters: %d, more %t, %v; want %d, %t", tc.most, tc.through, matched, more, err, tc.matched, tc.more)
 	}
 }
 

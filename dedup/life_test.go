@@ -148,9 +148,7 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 		row   string
 		story string
 	}{
-		"a claim keeps the message": {
-			[]string{"claim a"}, "processing 1/0 a, live, whole", "absent>processing 1/0",
-		},
+		"a claim keeps the message": {[]string{"claim a"}, "processing 1/0 a, live, whole", "absent>processing 1/0"},
 		"success forgets the body, and not its hash: a conflict must be seen": {
 			[]string{"claim a", "success"}, "success 1/0 a, hash", "absent>processing 1/0, processing>success 1/0",
 		},
@@ -270,9 +268,7 @@ func TestEachWayEndsInItsRow(t *testing.T) {
 			"dead 0/0 , permanent, buried, whole, parked after 3 replays: bad",
 			"absent>dead 0/0: bad, dead>dead 0/0 by ann: parked after 3 replays",
 		},
-		"what is not dead is not parked": {
-			[]string{"park after 3 replays: transition"}, "absent 0/0 ", "",
-		},
+		"what is not dead is not parked": {[]string{"park after 3 replays: transition"}, "absent 0/0 ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &life{world: w, Identity: key(name)}

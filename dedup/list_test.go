@@ -59,9 +59,8 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 		}), "limit %d: %d rows, or out of order", limit, len(all))
 	}
 	dead := Filter{Group: "g", Limit: 40, Statuses: []Status{Dead}}
-	if rows, next, err := w.log.List(t.Context(), dead); len(rows) != 40 || next != "" || err != nil {
-		t.Errorf("a page that holds all: %d rows, and then %q, %v", len(rows), next, err)
-	}
+	rows, next, err := w.log.List(t.Context(), dead)
+	assert.That(t, len(rows) == 40 && next == "" && err == nil, "a full page: %d rows, then %q, %v", len(rows), next, err)
 	assert.Is(t, len(w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon})), 60,
 		"since and until: rows")
 }
@@ -173,9 +172,7 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 		}
 	}
 	for most, want := range map[int][]string{10: {"g", "kinds", "other"}, 2: {"g", "kinds"}} {
-		if groups, err := w.log.Groups(t.Context(), most); err != nil || !slices.Equal(groups, want) {
-			t.Errorf("at most %d groups: %v, %v; want %v", most, groups, err, want)
-		}
+		assert.Equal(t, require.Get(w.log.Groups(t.Context(), most))(t), want, "at most %d groups", most)
 	}
 	for _, f := range []Filter{{}, {Group: "g", Limit: -1}, {Group: "g", Limit: MaxListed + 1}} {
 		_, _, err := w.log.List(t.Context(), f)
@@ -203,9 +200,7 @@ func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 		most int
 		want []Identity
 		all  bool
-	}{
-		{`, key "A-1")`, 1000, []Identity{a, b}, true}, {`, key "a-1")`, 1, nil, false},
-	} {
+	}{{`, key "A-1")`, 1000, []Identity{a, b}, true}, {`, key "a-1")`, 1, nil, false}} {
 		keys, seen, err := w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", c.text, c.most)
 		assert.That(t, err == nil && slices.Equal(keys, c.want) && seen.All == c.all,
 			"%s, at most %d: %v, %+v, %v; want %v, all %v", c.text, c.most, keys, seen, err, c.want, c.all)
@@ -270,11 +265,9 @@ func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
 				Row{Identity: Identity{"other", "t", name}, Version: Version{Status: status}, Age: 24 * time.Hour})
 		}
 	}
-	oldest, err := w.log.Oldest(t.Context(), "g")
-	ages, err2 := w.log.OldestOpen(t.Context())
-	if err := errors.Join(err, err2); err != nil || len(oldest) != 2 || len(ages) != 2 {
-		t.Fatalf("the oldest are %v and %v (%v), want one failed, one dead", oldest, ages, err)
-	}
+	oldest := require.Get(w.log.Oldest(t.Context(), "g"))(t)
+	ages := require.Get(w.log.OldestOpen(t.Context()))(t)
+	require.Is(t, [2]int{len(oldest), len(ages)}, [2]int{2, 2}, "one failed, one dead: of %v and %v", oldest, ages)
 	for _, status := range []Status{Failed, Dead} {
 		r := oldest[status]
 		assert.That(t, r.Key == fmt.Sprint(status, 1) && r.Age.Truncate(time.Hour) == 3*time.Hour &&
@@ -343,21 +336,17 @@ func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 		}
 		return nil
 	}))
-
 }
 
 func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	db := worldOf(t, "u:p@tcp(127.0.0.1:1)/d", OpenOptions{}).db
-	good := LogOptions{Table: "consumer_log", Lease: time.Second, Delays: []time.Duration{time.Second}, MaxAttempts: 1}
-	_, err := NewLog(db, good)
-	assert.That(t, err == nil, "good options: %v", err)
 	for name, spoil := range map[string]func(*LogOptions){
 		"lease":       func(o *LogOptions) { o.Lease = 0 },
 		"no delays":   func(o *LogOptions) { o.Delays = nil },
 		"zero delay":  func(o *LogOptions) { o.Delays = []time.Duration{0} },
 		"no attempts": func(o *LogOptions) { o.MaxAttempts = 0 },
 	} {
-		o := good
+		o := testOptions // which are good
 		spoil(&o)
 		_, err := NewLog(db, o)
 		assert.That(t, err != nil, "%s: %+v was taken", name, o)

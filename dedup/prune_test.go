@@ -176,20 +176,6 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 // letterLimit is a hundred letters an hour, and a pause of half an hour.
 var letterLimit = LetterLimit{Group: "g", Queue: "q", Most: 100, Window: time.Hour, Pause: 30 * time.Minute}
 
-// later moves the window of a queue into the past, as if so much time had gone by.
-func (w *world) later(limit LetterLimit, d time.Duration) {
-	w.t.Helper()
-	var n letterNote
-	name := w.log.noteName("letters", limit.Group, limit.Queue)
-	stored, _, err := w.log.readNote(w.t.Context(), w.pool, name, &n)
-	require.That(w.t, err == nil && stored != nil, "%v", err)
-	n.Since -= d.Microseconds()
-	if n.Until > 0 {
-		n.Until -= d.Microseconds()
-	}
-	require.Get(w.log.writeNote(w.t.Context(), w.pool, name, stored, n))(w.t)
-}
-
 func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 	w := newWorld(t)
 	var sum atomic.Int64
@@ -209,10 +195,7 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 	w := newWorld(t)
 	limit := letterLimit
-	apply := func(prefix string, n int) {
-		w.put(aged(prefix, n, Success, 0)...)
-	}
-	steps := []struct {
+	for i, s := range []struct {
 		after    time.Duration // negative: the clock was set back
 		do       func()
 		ask, get int
@@ -225,17 +208,23 @@ func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 		{20 * time.Minute, func() { limit.Window = time.Minute }, 1, 0, 10 * time.Minute},
 		{10 * time.Minute, nil, 101, 100, 30 * time.Minute},
 		{-48 * time.Hour, nil, 1, 1, 0},
-		{48 * time.Hour, func() { limit = letterLimit; apply("applied", 300) }, 250, 250, 0},
+		{48 * time.Hour, func() { limit = letterLimit; w.put(aged("applied", 300, Success, 0)...) }, 250, 250, 0},
 		{0, nil, 100, 50, 30 * time.Minute},
-		{0, func() { apply("more", 100) }, 50, 50, 0}, // while it holds
+		{0, func() { w.put(aged("more", 100, Success, 0)...) }, 50, 50, 0}, // while it holds
 		{2 * time.Hour, func() { // what was applied before the window counts no more
 			w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR")
 		}, 101, 100, 30 * time.Minute},
 		{0, func() { limit.Queue = "another" }, 100, 100, 0},
-	}
-	for i, s := range steps {
-		if s.after != 0 {
-			w.later(limit, s.after)
+	} {
+		if s.after != 0 { // its window goes into the past, as if so much time had gone by
+			var n letterNote
+			name := w.log.noteName("letters", limit.Group, limit.Queue)
+			stored := require.First(w.log.readNote(t.Context(), w.pool, name, &n))(t)
+			n.Since -= s.after.Microseconds()
+			if n.Until > 0 {
+				n.Until -= s.after.Microseconds()
+			}
+			require.Get(w.log.writeNote(t.Context(), w.pool, name, stored, n))(t)
 		}
 		if s.do != nil {
 			s.do()

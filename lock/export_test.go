@@ -1,8 +1,6 @@
 package lock
 
-import (
-	"context"
-)
+import "context"
 
 // What only the tests look at.
 

@@ -233,9 +233,8 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 	}
 	d := cmp.Diff([]lock.Hold{lock.HeldByOther, lock.Mine, lock.DoneMarker, lock.Mine}, found)
 	assert.That(t, d == "", "what was found (-want +got):\n%s", d)
-	if up, _, _ := proceed.Up(); up || proceed.InHand() != 1 {
-		t.Errorf("up %v, %d locks are renewed, want down, and the one taken", up, proceed.InHand())
-	}
+	up, _, _ := proceed.Up()
+	assert.That(t, !up && proceed.InHand() == 1, "up %v, %d are renewed, want down, and one", up, proceed.InHand())
 	pausing := openLock(t, openClient(t, u.String()), lock.Options{OnError: lock.Pause})
 	held, err := pausing.Lock(t.Context(), "a", w.Names(keys...))
 	assert.That(t, errors.Is(err, lock.ErrUnavailable) && held == nil && pausing.InHand() == 0,
@@ -255,8 +254,7 @@ func TestRenewingTouchesItsOwnLocksAndAllOfThem(t *testing.T) {
 	w.a.As("b").GiveBack("lost", "list", "gone", "b's", "done") // its own only
 	for i, step := range []func(){func() { w.a.GiveBack("given back") }, func() { w.a.Ends(1, "done") }} {
 		step()
-		got, want := w.l.InHand(), len(keys)+4-i
-		assert.That(t, got == want, "after step %d %d locks are renewed, want %d", i, got, want)
+		assert.Is(t, w.l.InHand(), len(keys)+4-i, "after step %d locks are renewed", i)
 	}
 	w.do("del", w.key("lost"), w.key("list"), w.key("gone"))
 	w.do("set", w.key("lost"), "lock:b", "px", "60000")

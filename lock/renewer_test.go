@@ -39,8 +39,7 @@ func TestLocksAreRenewedAtEveryThirdOfTheTTL(t *testing.T) {
 		var renewals []time.Duration
 		probes := 0
 
-		keepLock(ctx, h, ttl/3,
-			func(context.Context) error { probes++; return nil },
+		keepLock(ctx, h, ttl/3, func(context.Context) error { probes++; return nil },
 			func(context.Context) error { renewals = append(renewals, time.Since(start)); return nil })
 
 		assert.Equal(t, renewals, []time.Duration{0, ttl / 3, 2 * ttl / 3, ttl}, "renewed at")
@@ -114,8 +113,7 @@ func TestRedisThatFailsAtOnceAgainIsLeftAloneForLonger(t *testing.T) {
 		defer cancel()
 		log := &lockLog{}
 		h := testHealth(log, Proceed)
-		keepLock(ctx, h, time.Second,
-			func(context.Context) error { return nil },
+		keepLock(ctx, h, time.Second, func(context.Context) error { return nil },
 			func(context.Context) error { return errors.New("oom") })
 		n := log.count("redis failed")
 		assert.That(t, n >= 10 && n <= 60, "%d changes in two minutes, want few", n)

@@ -40,8 +40,7 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 	turned := load(t, points("QUEUES", "points,stock"))
 	assert.That(t, turned.Queue == "points.refund" && turned.All()[1].Queue == "stock.rollback",
 		"the first of the list is %s", turned.Queue)
-	alone := load(t, nil)
-	assert.That(t, len(alone.All()) == 1, "without a list there are %d queues", len(alone.All()))
+	assert.Is(t, len(load(t, nil).All()), 1, "queues without a list")
 }
 
 // What is wrong with one queue, or with two beside each other, is refused under the name by which it was said.

@@ -43,11 +43,6 @@ func fieldValues(c Config) map[string]any {
 	return values
 }
 
-func variable(key string) Variable {
-	all := Variables()
-	return all[slices.IndexFunc(all, func(v Variable) bool { return v.key == key })]
-}
-
 func TestEveryVariableSetsAFieldOfItsOwnAndEveryFieldHasAVariable(t *testing.T) {
 	var c Config
 	setBy := make(map[string]string)

@@ -176,14 +176,12 @@ func TestAPassThatWasCutOffGoesOn(t *testing.T) {
 	cut(w.o, 300)
 	other := w.o
 	other.Tags = nil
-	if r, err := Run(t.Context(), other); err != nil || r.Resumed || r.Counts[Success] != 900 {
-		t.Errorf("%v, resumed %v, %v; want a pass of its own", err, r.Resumed, r.Counts)
-	}
+	r, err := Run(t.Context(), other)
+	assert.That(t, err == nil && !r.Resumed && r.Counts[Success] == 900, "%v, %+v; want a pass of its own", err, r)
 	w.o.LastPass = true
 	cut(w.o, 300)
-	if r := w.run(); r.Resumed || r.Rows != 1000 || r.Counts[There] != 1000 {
-		t.Errorf("a last pass that was cut off: resumed %v, %v; want the first row", r.Resumed, r.Counts)
-	}
+	r = w.run()
+	assert.That(t, !r.Resumed && r.Rows == 1000 && r.Counts[There] == 1000, "%+v; want a pass from the first row on", r)
 }
 
 // Given two migrations at once beside a consumer that writes, when they end, then one has gone through, and a last pass

@@ -185,9 +185,8 @@ func TestCleanDeletesWhatIsOver(t *testing.T) {
 func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct{ do, undo, want string }{
-		"locked": {"LOCK TABLES rollbackd_lock WRITE", "UNLOCK TABLES", "mysql took over"},
-		"missing": {"RENAME TABLE rollbackd_lock TO away", "RENAME TABLE away TO rollbackd_lock",
-			"`migrate` makes it"},
+		"locked":  {"LOCK TABLES rollbackd_lock WRITE", "UNLOCK TABLES", "mysql took over"},
+		"missing": {"RENAME TABLE rollbackd_lock TO away", "RENAME TABLE away TO rollbackd_lock", "`migrate` makes it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, b := newWorld(t, newMySQLBackend)

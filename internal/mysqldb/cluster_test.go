@@ -57,9 +57,7 @@ func arrived(t *testing.T, pool *sql.DB) {
 func nodeIsLeft(t *testing.T, node *stack.Server) {
 	w := newWorldOn(t, node.Database(t))
 	admin := plain(t, w.dsn, node)
-	refuse := func(what string) {
-		stack.Exec(t, admin, "SET GLOBAL wsrep_reject_queries = "+what)
-	}
+	refuse := func(what string) { stack.Exec(t, admin, "SET GLOBAL wsrep_reject_queries = "+what) }
 	tx := require.Get(w.pool.BeginTx(t.Context(), nil))(t)
 	stack.Exec(t, tx, "UPDATE goods SET n = 1")
 	var held []*sql.Conn

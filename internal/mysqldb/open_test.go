@@ -55,8 +55,7 @@ func openPool(t testing.TB, dsn string, o Options) *sql.DB {
 func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	dsn := stack.MySQL(t)
 	contrary := "clientFoundRows=true&multiStatements=true&parseTime=false&loc=Local&checkConnLiveness=false" +
-		"&interpolateParams=false" +
-		"&time_zone=%27%2B09%3A00%27&sql_mode=%27%27&autocommit=0" +
+		"&interpolateParams=false&time_zone=%27%2B09%3A00%27&sql_mode=%27%27&autocommit=0" +
 		"&innodb_lock_wait_timeout=77&lock_wait_timeout=78&tx_read_only=1&wait_timeout=79&net_read_timeout=80" +
 		"&charset=latin1&collation=latin1_swedish_ci"
 	db, warnings, err := Open(t.Context(), dsn+"?"+contrary, Options{
@@ -67,16 +66,14 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	defer pool.Close()
 
 	for _, word := range []string{"clientFoundRows", "multiStatements", "loc", "checkConnLiveness", "time_zone",
-		"sql_mode", "autocommit",
-		"mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only",
+		"sql_mode", "autocommit", "mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only",
 		"mysql DSN: wait_timeout", "net_read_timeout", "collation"} {
 		assert.Has(t, strings.Join(warnings, "\n"), word, "no warning in %q", warnings)
 	}
 	var zone, program string
 	var wait, tableWait, silent, reading, writing int // the other variables are looked at beside a contrary server
 	require.OK(t, pool.QueryRow("SELECT @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@wait_timeout, "+
-		"@@net_read_timeout, @@net_write_timeout").
-		Scan(&zone, &wait, &tableWait, &silent, &reading, &writing))
+		"@@net_read_timeout, @@net_write_timeout").Scan(&zone, &wait, &tableWait, &silent, &reading, &writing))
 	assert.That(t, silent == 9 && reading == 9 && writing == 9, "the server waits for the client for %d, %d and %d s, "+
 		"want Idle and 3 s more, in whole seconds: 9", silent, reading, writing)
 	assert.That(t, zone == "+00:00" && wait == 3 && tableWait == 3, "zone %q, lock waits %d and %d", zone, wait, tableWait)
@@ -120,10 +117,7 @@ func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
 		"u:p@tcp(db:3306)/stock?parseTime=true&timeout=1s&readTimeout=9s&tls=skip-verify&collation=utf8mb4_bin",
 	} {
 		db, warnings, err := Open(t.Context(), dsn, Options{})
-		if err != nil || len(warnings) > 0 {
-			t.Errorf("%s: %v, %q", dsn, err, warnings)
-			continue
-		}
+		require.That(t, err == nil && len(warnings) == 0, "%s: %v, %q", dsn, err, warnings)
 		require.Get(db.DB())(t).Close()
 	}
 	db, warnings, err := Open(t.Context(), "u:p@tcp(db)/stock?readTimeout=2s", Options{LockWait: 2 * time.Second})
@@ -259,14 +253,8 @@ func TestOfEachSessionVariableItIsKnownWhatBecomesOfIt(t *testing.T) {
 			know(name, why)
 		}
 	}
-	var unknown []string
-	for _, name := range sessionVariables(t, pool) {
-		if fate[name] == "" {
-			unknown = append(unknown, name)
-		}
-	}
-	assert.That(t, len(unknown) <= 0, "what becomes of these session variables? Say it in testdata/session.txt: %s",
-		strings.Join(unknown, " "))
+	unknown := slices.DeleteFunc(sessionVariables(t, pool), func(name string) bool { return fate[name] != "" })
+	assert.Equal(t, unknown, nil, "what becomes of these session variables? Say it in testdata/session.txt")
 }
 
 // Given a server whose defaults for sessions are contrary to all that we set, when an account without rights on the
@@ -276,22 +264,14 @@ func TestContraryDefaultsOfTheServerReachNoSession(t *testing.T) {
 	server := stack.OwnMySQL(t)
 	dsn := stack.Restricted(t, server.Database(t), "ALL PRIVILEGES ON *")
 	root := openPool(t, server.Database(t), Options{})
-	var known []string
-	ours := ours(t)
 	all := sessionVariables(t, root)
+	ours := slices.DeleteFunc(ours(t), func(v setting) bool { return !slices.Contains(all, v.name) })
 	for _, v := range ours {
-		if !slices.Contains(all, v.name) {
-			continue
-		}
-		known = append(known, v.name)
 		_, err := root.ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL %s = %s", v.name, v.contrary))
 		assert.That(t, err == nil, "make the contrary the default: %v", err)
 	}
 	pool := openPool(t, dsn, Options{})
 	for _, v := range ours {
-		if !slices.Contains(known, v.name) {
-			continue
-		}
 		var got string
 		err := pool.QueryRowContext(t.Context(), "SELECT @@SESSION."+v.name).Scan(&got)
 		assert.That(t, err == nil && got == v.want, "%s is %q (%v), want %q", v.name, got, err, v.want)

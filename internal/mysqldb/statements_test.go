@@ -68,20 +68,14 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			waits := require.Get(cut.End(t.Context(), pool))(t)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
 			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)
-			atRest(t, pool)
+			poll.Until(t, "the server has ended it", func() bool {
+				return stack.Number(t, pool, "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND "+
+					"id <> CONNECTION_ID() AND info IS NOT NULL") == 0
+			})
 			stack.Exec(t, other, "ROLLBACK")
 			stack.Exec(t, other, "UNLOCK TABLES")
 		})
 	}
-}
-
-// atRest waits until the server executes nothing else in the database.
-func atRest(t *testing.T, pool *sql.DB) {
-	t.Helper()
-	poll.Until(t, "the server has ended it", func() bool {
-		return stack.Number(t, pool, "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND "+
-			"id <> CONNECTION_ID() AND info IS NOT NULL") == 0
-	})
 }
 
 // readOrWrite runs a statement in a transaction of its own.

@@ -89,9 +89,7 @@ func TestAServerOfItsOwn(t *testing.T) {
 	ca := stack.NewAuthority(t, "shop")
 	server := stack.Own(t, stack.Options{
 		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
-		Encryption: &stack.Encryption{
-			Pair: ca.Issue(stack.Certificate{Hosts: []string{"127.0.0.1"}}), ClientsCA: ca.File,
-		},
+		Encryption: &stack.Encryption{Pair: ca.Issue(stack.Certificate{Hosts: []string{"127.0.0.1"}}), ClientsCA: ca.File},
 	})
 	t.Run("TLS", func(t *testing.T) { theWalkerSeesPlainTextUnderTLS(t, server, ca.File) })
 	t.Run("policy", func(t *testing.T) { thePrintedPolicyDoesWhatTheArgumentsDo(t, server) })

@@ -67,8 +67,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 		for range 2 {
 			err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo)
 			assert.That(t, errors.Is(err, rabbit.ErrClassic) == tt.classic && (tt.classic || err == nil), "%s: %v", name, err)
-			assert.That(t, !tt.classic || strings.Contains(fmt.Sprint(err), "rollbackd move"),
-				"%v does not say what to do", err)
+			assert.That(t, !tt.classic || strings.Contains(fmt.Sprint(err), "rollbackd move"), "%v does not say what to do", err)
 		}
 		poll.Until(t, name+": its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
 	}
@@ -185,9 +184,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 	for _, tt := range []struct {
 		status     int
 		body, says string
-	}{
-		{401, "{}", "401"}, {301, "", "301"}, {200, "<html>", "no JSON"}, {200, "{}", "names no type"}, {404, "", "404"},
-	} {
+	}{{401, "{}", "401"}, {301, "", "301"}, {200, "<html>", "no JSON"}, {200, "{}", "names no type"}, {404, "", "404"}} {
 		status, body = tt.status, tt.body
 		_, err := rabbit.AskManagement(t.Context(), u.String(), "/a b", "q/1", nil)
 		assert.That(t, err != nil && strings.Contains(err.Error(), tt.says) && !strings.Contains(err.Error(), "hunter2"),
@@ -200,7 +197,6 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 	assert.That(t, err == nil && facts.Type == "quorum" && len(facts.Policy) == 0, "%s, %v", text, err)
 	for _, bad := range []string{"http://u:hunter2@127.0.0.1:1", "http://u:hunter2%@h"} {
 		_, err := rabbit.AskManagement(t.Context(), bad, "/", "q", nil)
-		assert.That(t, err != nil && !strings.Contains(err.Error(), "hunter2"),
-			"%v; want an error without the password", err)
+		assert.That(t, err != nil && !strings.Contains(err.Error(), "hunter2"), "%v; want an error without the password", err)
 	}
 }

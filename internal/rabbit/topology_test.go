@@ -29,9 +29,8 @@ func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		time.Millisecond: "q.retry.1ms", 1500 * time.Millisecond: "q.retry.1500ms", time.Second: "q.retry.1s",
-		90 * time.Second: "q.retry.90s",
-		2 * time.Minute:  "q.retry.2m", time.Hour: "q.retry.1h", 90 * time.Minute: "q.retry.90m",
-		48 * time.Hour: "q.retry.48h",
+		90 * time.Second: "q.retry.90s", 2 * time.Minute: "q.retry.2m", time.Hour: "q.retry.1h",
+		90 * time.Minute: "q.retry.90m", 48 * time.Hour: "q.retry.48h",
 	} {
 		assert.Is(t, rabbit.RetryQueue("q", d), want, "RetryQueue(%v)", d)
 	}

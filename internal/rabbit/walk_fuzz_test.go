@@ -137,8 +137,7 @@ func TestWhatTheBrokerAddsIsReadBesideWhatFillsAFrame(t *testing.T) {
 	want := Table{
 		"x-delivery-count": int64(7),
 		"x-death": []any{
-			true, byte(2), int8(-1), int16(-1), uint16(math.MaxUint16), int32(1), uint32(math.MaxUint32), float32(1),
-			nil, "",
+			true, byte(2), int8(-1), int16(-1), uint16(math.MaxUint16), int32(1), uint32(math.MaxUint32), float32(1), nil, "",
 		},
 		"x-last-death-time":  time.Unix(9, 0),
 		"x-last-death-queue": Table{"x": []byte("ab"), "d": 1.0, "D": Decimal{Scale: 2, Value: 3}},

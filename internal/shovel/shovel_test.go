@@ -361,9 +361,7 @@ func TestABrokerThatRefusesForAWhileLosesNothing(t *testing.T) {
 	link.Refuse(false)
 	assert.Has(t, r.said.String(), "made again", "said")
 	w.fill("after", n)
-	poll.Until(t, "the queue is empty", func() bool {
-		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
-	})
+	poll.Until(t, "the queue is empty", func() bool { return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0 })
 	_, err := r.stop()
 	assert.That(t, errors.Is(err, context.Canceled), "%v", err)
 	w.allThere(want(n, "before", "after"), false)

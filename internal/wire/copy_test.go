@@ -25,12 +25,10 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 			ReplyTo: "reply",
 			AppID:   "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Transient, UserID: "u", Expiration: "1000",
 			Headers: rabbit.Table{
-				"mine": "stays", "cc": "stays", "x-retry": int64(1), "CC": []any{"a"}, "BCC": []any{"b"},
-				"x-death": []any{[]any{}}, "x-first-death-queue": "q", "x-last-death-reason": "r", "x-delivery-count": int64(3),
-				"x-acquired-count": int64(4),
-				wire.HeaderDeadAt:  "2026-01-02T03:04:05Z", wire.HeaderReason: "forged", wire.HeaderAttempt: int64(99),
-				"x-rollbackd-foo":        "forged",
-				wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
+				"mine": "stays", "cc": "stays", "x-retry": int64(1), "CC": []any{"a"}, "BCC": []any{"b"}, "x-death": []any{[]any{}},
+				"x-first-death-queue": "q", "x-last-death-reason": "r", "x-delivery-count": int64(3), "x-acquired-count": int64(4),
+				wire.HeaderDeadAt: "2026-01-02T03:04:05Z", wire.HeaderReason: "forged", wire.HeaderAttempt: int64(99),
+				"x-rollbackd-foo": "forged", wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
 			},
 		},
 	}
@@ -42,9 +40,8 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 		Type:    "stock.rollback", AppID: "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Persistent,
 		Headers: rabbit.Table{
 			"mine": "stays", "cc": "stays", "x-retry": int64(1), wire.HeaderPublishedAt: at.UnixMilli(),
-			wire.HeaderAttempt: int64(2), wire.HeaderReplays: int64(1), wire.HeaderError: "boom",
-			wire.HeaderExchange: "stock", wire.HeaderRoutingKey: "stock.rollback",
-			wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
+			wire.HeaderAttempt: int64(2), wire.HeaderReplays: int64(1), wire.HeaderError: "boom", wire.HeaderExchange: "stock",
+			wire.HeaderRoutingKey: "stock.rollback", wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
 		},
 	}
 	diff := cmp.Diff(want, got)
@@ -108,8 +105,7 @@ func TestForgedHeadersReadAsNothing(t *testing.T) {
 	})
 	want := wire.CopyInfo{
 		Attempt: 3, Replays: 2, Deliveries: 4, Reason: dedup.ReasonConflict, DeadAt: time.Unix(1_700_000_000, 0).UTC(),
-		Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
-		FirstFailedAt: time.Unix(1_699_996_400, 0).UTC(),
+		Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k", FirstFailedAt: time.Unix(1_699_996_400, 0).UTC(),
 	}
 	diff := cmp.Diff(want, got)
 	assert.That(t, diff == "", "ReadCopy (-want +got):\n%s", diff)
@@ -150,9 +146,8 @@ func TestPropertiesSurviveTheLog(t *testing.T) {
 			Exchange: shortText().Draw(t, "exchange"), RoutingKey: shortText().Draw(t, "key"),
 			Message: rabbit.Message{
 				ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, MessageID: m.MessageId,
-				CorrelationID: m.CorrelationId, ReplyTo: m.ReplyTo,
-				Type: m.Type, AppID: m.AppId, Timestamp: m.Timestamp, Priority: m.Priority, DeliveryMode: m.DeliveryMode,
-				Headers: m.Headers,
+				CorrelationID: m.CorrelationId, ReplyTo: m.ReplyTo, Type: m.Type, AppID: m.AppId, Timestamp: m.Timestamp,
+				Priority: m.Priority, DeliveryMode: m.DeliveryMode, Headers: m.Headers,
 			},
 		}
 		b := wire.MarshalProperties(d)

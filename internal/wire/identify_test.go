@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -142,12 +143,8 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			id, err := wire.Identify("g", sources(t, "body:sha256"), "main", message(tt.change))
-			switch {
-			case tt.tag != "" && (err != nil || id.Identity.Tag != tt.tag):
-				t.Errorf("Identify = %v, %v; want tag %q", id.Identity, err, tt.tag)
-			case tt.tag == "" && (err == nil || id.Identity.Tag != wire.TagUnidentified):
-				t.Errorf("Identify = %v, %v; want unidentified", id.Identity, err)
-			}
+			assert.That(t, (err == nil) == (tt.tag != "") && id.Identity.Tag == cmp.Or(tt.tag, wire.TagUnidentified),
+				"Identify = %v, %v; want tag %q", id.Identity, err, tt.tag)
 		})
 	}
 }
@@ -199,11 +196,9 @@ func TestKeySourcesAreReadStrictly(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", ",", "header:a,", "header", "header:", "header:" + strings.Repeat("x", 256), "property:type", "property:", "body",
-		"body:md5", "json:", "json:order_sn",
-		"json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a", "body:sha256,property:message_id",
-		"header:x-death", "header:x-first-death-queue",
-		"header:x-last-death-reason", "header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC",
-		"header:x-rollbackd-attempt",
+		"body:md5", "json:", "json:order_sn", "json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a",
+		"body:sha256,property:message_id", "header:x-death", "header:x-first-death-queue", "header:x-last-death-reason",
+		"header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC", "header:x-rollbackd-attempt",
 		"header:x-published-at-ms", "header:timestamp_in_ms",
 	} {
 		got, err := wire.ParseKeySources(bad)
@@ -303,12 +298,10 @@ func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
 		other, another := d, tt.mark
 		another.Digest = strings.Repeat("1f", 32)
 		other.Headers = rabbit.Table{wire.HeaderUnreadable: another.String()}
-		if o, _ := wire.Identify("g", sources(t, tt.from), "main", other); tt.why != "" && o.Identity == id.Identity {
-			t.Errorf("%s: other headers have the same key %v", tt.name, id.Identity)
-		}
 		d.MessageID, d.CorrelationID = "", "c"
-		if o, _ := wire.Identify("g", sources(t, tt.from), "main", d); tt.why != "" && o.Identity == id.Identity {
-			t.Errorf("%s: other properties have the same key %v", tt.name, id.Identity)
+		for what, d := range map[string]rabbit.Delivery{"headers": other, "properties": d} {
+			o, _ := wire.Identify("g", sources(t, tt.from), "main", d)
+			assert.That(t, tt.why == "" || o.Identity != id.Identity, "%s, other %s: the same %v", tt.name, what, o.Identity)
 		}
 	}
 	short := "nested deeper than 32; 430 bytes; sha256:0f"

@@ -21,8 +21,7 @@ import (
 // everyKeyFrom names each kind of source, alone and with others behind it.
 var everyKeyFrom = []string{
 	defaultKeyFrom, "body:sha256", "header:k", "header:k,body:sha256", "header:CCx,header:k,property:correlation_id",
-	"property:message_id",
-	"property:correlation_id,json:/order_sn", "json:/order_sn", "json:/order_sn,body:sha256",
+	"property:message_id", "property:correlation_id,json:/order_sn", "json:/order_sn", "json:/order_sn,body:sha256",
 	"header:x-retry,property:message_id", "header:Type,json:/items/0/sku_id",
 }
 
@@ -215,9 +214,8 @@ func producersMessage() *rapid.Generator[stack.Message] {
 func headers(depth int) *rapid.Generator[rabbit.Table] {
 	names := rapid.OneOf(
 		rapid.SampledFrom([]string{"x-message-key", "k", "CCx", "x-retry", "Type", wire.HeaderPublishedAt, "timestamp_in_ms",
-			wire.HeaderRoutingKey, wire.HeaderExchange,
-			wire.HeaderDeadAt, wire.HeaderAttempt, wire.HeaderDropped, "x-rollbackd-unknown", "x-delivery-count",
-			"x-acquired-count", "x-first-death-queue"}),
+			wire.HeaderRoutingKey, wire.HeaderExchange, wire.HeaderDeadAt, wire.HeaderAttempt, wire.HeaderDropped,
+			"x-rollbackd-unknown", "x-delivery-count", "x-acquired-count", "x-first-death-queue"}),
 		rapid.StringN(1, 10, 30),
 	)
 	return rapid.Custom(func(t *rapid.T) rabbit.Table {
@@ -232,10 +230,8 @@ func headers(depth int) *rapid.Generator[rabbit.Table] {
 func value(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(),
-		rapid.Uint16().AsAny(),
-		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
-		rapid.Float64().AsAny(),
-		shortText().AsAny(), rapid.SliceOfN(rapid.Byte(), 0, 300).AsAny(),
+		rapid.Uint16().AsAny(), rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
+		rapid.Float64().AsAny(), shortText().AsAny(), rapid.SliceOfN(rapid.Byte(), 0, 300).AsAny(),
 		rapid.Map(rapid.Int64Range(-1000, 1<<40), func(n int64) any { return time.Unix(n, 0) }),
 		rapid.Map(rapid.Int32(), func(n int32) any { return rabbit.Decimal{Scale: 2, Value: n} }),
 		rapid.Map(rapid.IntRange(1000, 4000), func(n int) any { return strings.Repeat("x", n) }),
@@ -301,9 +297,7 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 		"thousands of middling ones": with(many(1_300, strings.Repeat("x", 85)), "x-message-key", strings.Repeat("k", 200)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{
-				Body: []byte("b"), Headers: headers, MessageId: "id",
-			})
+			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{Body: []byte("b"), Headers: headers, MessageId: "id"})
 			d := r.take(t, r.topo.Queue)
 			want := identities(t, r.topo.Queue, d)
 			from := sources(t, defaultKeyFrom)

@@ -112,25 +112,19 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
 	})
-	for code, want := range map[int]string{
-		200: "applied", 201: "applied", 202: "applied", 204: "applied",
-		300: "misconfigured", 301: "misconfigured", 302: "misconfigured", 303: "misconfigured", 304: "misconfigured",
-		307: "misconfigured", 308: "misconfigured", 401: "misconfigured", 403: "misconfigured", 407: "misconfigured",
-		400: "permanent", 402: "permanent", 404: "permanent", 405: "permanent", 406: "permanent", 410: "permanent",
-		411: "permanent", 412: "permanent", 413: "permanent", 415: "permanent", 418: "permanent", 422: "permanent",
-		451: "permanent", 499: "permanent",
-		409: "later", 429: "later",
-		408: "failed", 423: "failed", 425: "failed", 500: "failed", 501: "failed", 505: "failed", 599: "failed",
-		502: "unavailable", 503: "unavailable", 504: "unavailable",
+	for want, codes := range map[string][]int{
+		"applied": {200, 201, 202, 204}, "misconfigured": {300, 301, 302, 303, 304, 307, 308, 401, 403, 407},
+		"permanent": {400, 402, 404, 405, 406, 410, 411, 412, 413, 415, 418, 422, 451, 499}, "later": {409, 429},
+		"failed": {408, 423, 425, 500, 501, 505, 599}, "unavailable": {502, 503, 504},
 	} {
-		status = code
-		err := call(t, Options{Target: s.URL}, message())
-		kind, after := consumer.CallMeans(err)
-		assert.Is(t, kind.String(), want, "%d is %s (%v)", code, kind, err)
-		assert.That(t, want != "later" || after == 7*time.Second, "%d: after %v, want 7s", code, after)
-		if want == "permanent" || want == "failed" {
-			if said := err.Error(); !strings.Contains(said, "no such goods: [31m 1001 xxx") || len(said) > 1200 {
-				t.Errorf("%d: the error says %q", code, said)
+		for _, status = range codes {
+			err := call(t, Options{Target: s.URL}, message())
+			kind, after := consumer.CallMeans(err)
+			assert.Is(t, kind.String(), want, "%d is %s (%v)", status, kind, err)
+			assert.That(t, want != "later" || after == 7*time.Second, "%d: after %v, want 7s", status, after)
+			if want == "permanent" || want == "failed" {
+				assert.Has(t, err.Error(), "no such goods: [31m 1001 xxx", "%d: the error", status)
+				assert.AtMost(t, len(err.Error()), 1200, "%d: bytes of the error", status)
 			}
 		}
 	}
@@ -170,10 +164,9 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for header, want := range map[string]time.Duration{
-		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "x": 0, "1e3": 0, "1.5": 0, "+1": 0,
-		"4294967295": 24 * time.Hour, "4294967296": 24 * time.Hour, "99999999999999999999": 24 * time.Hour,
-		"18446744073709551615": 24 * time.Hour, "-99999999999999999999": 0, "Sat, 21 Nov 2026 12:00:00": 0,
-		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
+		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "x": 0, "1e3": 0, "1.5": 0, "+1": 0, "4294967295": 24 * time.Hour,
+		"4294967296": 24 * time.Hour, "99999999999999999999": 24 * time.Hour, "18446744073709551615": 24 * time.Hour,
+		"-99999999999999999999": 0, "Sat, 21 Nov 2026 12:00:00": 0, "Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
 		"Sat, 21 Nov 2026 11:00:00 GMT": 0, "Tue, 21 Nov 2045 11:00:00 GMT": 24 * time.Hour,
 	} {
 		assert.Is(t, retryAfter(header, now), want, "Retry-After: %s", header)
@@ -298,9 +291,7 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			defer cancel()
 			var wg sync.WaitGroup
 			for range pooled {
-				wg.Go(func() {
-					assert.OK(t, c.call(ctx, message()))
-				})
+				wg.Go(func() { assert.OK(t, c.call(ctx, message())) })
 			}
 			wg.Wait()
 			m := message()
@@ -336,13 +327,9 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 		"a length of words": {
 			answer: "HTTP/1.1 500 x\r\nContent-Length: " + large + "\r\n\r\n", kind: consumer.CallUnanswered,
 		},
-		"endless body": {
-			answer: "HTTP/1.1 500 x\r\n\r\n", then: strings.Repeat("x", 1<<10), kind: consumer.CallFailed,
-		},
-		"slow body": {
-			answer: "HTTP/1.1 500 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallFailed,
-		},
-		"slow body, applied": {
+		"endless": {answer: "HTTP/1.1 500 x\r\n\r\n", then: strings.Repeat("x", 1<<10), kind: consumer.CallFailed},
+		"slow":    {answer: "HTTP/1.1 500 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallFailed},
+		"slow, applied": {
 			answer: "HTTP/1.1 200 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallApplied,
 		},
 		"body that never comes": {answer: "HTTP/1.1 422 x\r\nContent-Length: 9\r\n\r\n", kind: consumer.CallPermanent},
