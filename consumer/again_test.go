@@ -346,7 +346,6 @@ func TestReopenedMessagesAreAppliedOnceWithoutAClaim(t *testing.T) {
 	w.redisURL = ""
 	w.cfg.BatchSize = 50
 	all := keys("order", 300)
-	w.declare()
 	w.reopened(all...)
 	w.publish("{}", all...)
 	w.startWith(all...)
@@ -392,7 +391,6 @@ func TestReopenedMessagesThatFailAgainFailAlone(t *testing.T) {
 	}, func(t *testing.T, w *world, tc one) {
 		all := keys("order", 40)
 		w.oneBatch(len(all))
-		w.declare()
 		w.reopened(all...)
 		bad, good := all[7], without(all, all[7])
 		tc.fail(w, bad)

@@ -162,7 +162,7 @@ func TestACheckTellsOnceWhatAHandlersTransactionCannotHold(t *testing.T) {
 		}
 		elsewhere := w.open(stack.MySQL(t)) // its table has the same name, and nobody is told of it
 		require.OK(t, elsewhere.Exec("CREATE TABLE audit (k INT) ENGINE=MyISAM").Error)
-		line, schema := "", w.database()
+		line, schema := "", column[string](w, "SELECT DATABASE()")[0]
 		w.cfg.Check = true
 		w.oneBatch(2)
 		w.handler = tc.handler(&line)

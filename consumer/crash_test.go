@@ -217,7 +217,6 @@ func TestALetterMovedByHand(t *testing.T) {
 func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease = time.Minute
-	w.declare()
 	// given a worker that has confirmed a letter and has yet to mark its row dead
 	entry := dedup.Entry{Identity: id("key"), BodyHash: sha256.Sum256([]byte("{}")), MessageID: "key", Body: []byte("{}")}
 	claim := require.Get(w.records.Claim(t.Context(), w.row("key"), entry, "the worker"))(t)

@@ -544,13 +544,6 @@ func (w *world) calling(o consumer.CallOptions) *shopService {
 	return s
 }
 
-// calledOnce checks that there was one call for each, and one attempt.
-func (w *world) calledOnce(s *shopService, all ...string) {
-	w.t.Helper()
-	w.want("calls", s.calls.of(), once(all...))
-	w.want("attempts", w.attempts(all...), once(all...))
-}
-
 // beside lets other messages succeed, one after the other, until it is so.
 func (w *world) beside(so func() bool) (sent []string) {
 	w.t.Helper()
@@ -708,7 +701,8 @@ func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
 	w.ended(dedup.Success, all...)
 	w.recovered(r)
 	w.quiet()
-	w.calledOnce(s, all...)
+	w.want("calls", s.calls.of(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
 }
 
 func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
@@ -721,7 +715,8 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	w.startWith(all...)
 	w.ended(dedup.Success, all...)
 	w.quiet()
-	w.calledOnce(s, all...)
+	w.want("calls", s.calls.of(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
 	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
 	assert.That(t, w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") != 0,
 		"nothing was un-claimed: the test did not meet what it is about")

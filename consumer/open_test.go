@@ -117,21 +117,15 @@ func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
 		end             consumer.Ended
 		printed, logged string
 	}{
-		{
-			dead, `seats/release/"b1" dead_lettered, attempt 2, permanent: "nobody has\nthis booking"`,
+		{dead, `seats/release/"b1" dead_lettered, attempt 2, permanent: "nobody has\nthis booking"`,
 			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=dead_lettered end.attempt=2 ` +
-				`end.reason=permanent end.err="nobody has\nthis booking" end.took=1s`,
-		},
-		{
-			consumer.Ended{Identity: seat, Outcome: consumer.Retried, Attempt: 1, Delay: time.Minute, Cause: "no"},
+				`end.reason=permanent end.err="nobody has\nthis booking" end.took=1s`},
+		{consumer.Ended{Identity: seat, Outcome: consumer.Retried, Attempt: 1, Delay: time.Minute, Cause: "no"},
 			`seats/release/"b1" retried, attempt 1, again in 1m0s: "no"`,
 			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=retried end.attempt=1 ` +
-				`end.again_in=1m0s end.err=no end.took=0s`,
-		},
-		{
-			consumer.Ended{Identity: seat, Outcome: consumer.Applied, Took: time.Second}, `seats/release/"b1" applied`,
-			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=applied end.took=1s`,
-		},
+				`end.again_in=1m0s end.err=no end.took=0s`},
+		{consumer.Ended{Identity: seat, Outcome: consumer.Applied, Took: time.Second}, `seats/release/"b1" applied`,
+			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=applied end.took=1s`},
 	} {
 		assert.Is(t, fmt.Sprintf("%+v", c.end), c.printed, "printed")
 		var line strings.Builder
@@ -219,9 +213,7 @@ func TestTheTroubleOfOneQueueStopsNoOther(t *testing.T) {
 		})
 		inTrouble := func() bool {
 			s := p.State()
-			return slices.ContainsFunc(slices.Concat(s.Paused, s.Degraded), func(why string) bool {
-				return strings.HasPrefix(why, p.other.Queue)
-			})
+			return names(slices.Concat(s.Paused, s.Degraded), p.other.Queue)
 		}
 		w.eventually("both are consumed", func() bool { return p.State().Consuming })
 		w.publishTo(otherTag, "{}", "trouble")

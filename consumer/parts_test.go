@@ -45,28 +45,21 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 	assert.That(t, db.ConnPool == pool && db.Statement.ConnPool == pool, "the engine's own handle has lost its pool")
 }
 
-// guarded is a transaction on a server with a procedure, as a handler gets it.
-func guarded(t *testing.T, procedure string) *guardedTx {
-	t.Helper()
-	db := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
-	pool := require.Get(db.DB())(t)
-	t.Cleanup(func() { pool.Close() })
-	require.Get(pool.ExecContext(t.Context(), procedure))(t)
-	tx := require.Get(pool.BeginTx(t.Context(), nil))(t)
-	t.Cleanup(func() { _ = tx.Rollback() })
-	g := &guardedTx{tx: tx, ours: true, alone: true}
-	require.OK(t, g.save(t.Context()))
-	g.ours = false
-	return g
-}
-
 // Given a CALL during which the server itself rolls back, when it says so, then the call has not ended its transaction.
 func TestWhatTheServerRolledBackNoCallHasEnded(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"1206", "1213"} {
 		state := map[string]string{"1206": "HY000", "1213": "40001"}[number]
-		g := guarded(t, "CREATE PROCEDURE meets() BEGIN ROLLBACK; SIGNAL SQLSTATE '"+state+
-			"' SET MYSQL_ERRNO = "+number+"; END")
+		db := require.First(mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{}))(t)
+		pool := require.Get(db.DB())(t)
+		t.Cleanup(func() { pool.Close() })
+		stack.Exec(t, pool, "CREATE PROCEDURE meets() BEGIN ROLLBACK; SIGNAL SQLSTATE '"+state+"' SET MYSQL_ERRNO = "+
+			number+"; END")
+		tx := require.Get(pool.BeginTx(t.Context(), nil))(t) // as a handler gets it
+		t.Cleanup(func() { _ = tx.Rollback() })
+		g := &guardedTx{tx: tx, ours: true, alone: true}
+		require.OK(t, g.save(t.Context()))
+		g.ours = false
 		_, err := g.ExecContext(t.Context(), "CALL meets()")
 		require.That(t, err != nil, "the procedure has no error")
 		err = g.returned(t.Context(), "ROLLBACK TO")

@@ -202,21 +202,6 @@ func TestAnUnknownTagIsAFailedAttemptThatNamesThoseKnown(t *testing.T) {
 
 func effectOfKey(tx *gorm.DB, m consumer.Message) error { return insert(tx, m.Key) }
 
-// witness is middleware that notes each call that it sees: its name, and how many messages.
-type witness struct {
-	mu   sync.Mutex
-	seen []string // guarded by mu
-}
-
-func (o *witness) called(name string) consumer.Middleware {
-	return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
-		o.mu.Lock()
-		o.seen = append(o.seen, fmt.Sprintf("%s: %d", name, len(msgs)))
-		o.mu.Unlock()
-		return next.Handle(ctx, tx, msgs)
-	})
-}
-
 // around is middleware that does this.
 func around(do func(context.Context, consumer.Handler, *gorm.DB, []consumer.Message) error) consumer.Middleware {
 	return func(next consumer.Handler) consumer.Handler {
@@ -250,16 +235,25 @@ func TestMiddlewareSeesWhatItsHandlerIsCalledWith(t *testing.T) {
 				return insert(w.gorm.WithContext(ctx), m.Key)
 			}, consumer.CallOptions{Concurrency: 1})
 		}
-		var o witness
-		w.handler = consumer.With(k.handler, o.called("outer"), o.called("inner"))
+		var mu sync.Mutex
+		var seen []string // guarded by mu
+		called := func(name string) consumer.Middleware {
+			return around(func(ctx context.Context, next consumer.Handler, tx *gorm.DB, msgs []consumer.Message) error {
+				mu.Lock()
+				seen = append(seen, fmt.Sprintf("%s: %d", name, len(msgs)))
+				mu.Unlock()
+				return next.Handle(ctx, tx, msgs)
+			})
+		}
+		w.handler = consumer.With(k.handler, called("outer"), called("inner"))
 		w.oneBatch(3)
 		w.publish(`{"name":"a","places":1}`, keys("order", 3)...)
 		w.start()
 		w.ended(dedup.Success, keys("order", 3)...)
 		w.quiet()
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		assert.Equal(t, o.seen, k.want, "the calls")
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, seen, k.want, "the calls")
 		is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 3)
 	})
 }

@@ -762,9 +762,6 @@ func (w *world) end(want map[string]int) {
 	w.eventually(fmt.Sprintf("outcomes %v", want), func() bool { return maps.Equal(w.outcomes(), want) })
 }
 
-// database is the name of the test's database.
-func (w *world) database() string { return column[string](w, "SELECT DATABASE()")[0] }
-
 // publishInto publishes straight into a queue and declares nothing.
 func (w *world) publishInto(queue string, keys ...string) {
 	w.t.Helper()
