@@ -90,8 +90,7 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	w := newWorld(t).dead(dedup.ReasonExhausted, "k")
 	w.MoveBack(time.Hour)
 	// given a reopen that waits for a lock, and an answer to it that never comes
-	tx, err := w.Pool.BeginTx(t.Context(), nil)
-	w.Must(err)
+	tx := require.Get(w.Pool.BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback() // it has changed nothing
 	require.Get(tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE"))(w.T)
 	proxy := w.proxied()

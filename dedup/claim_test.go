@@ -175,9 +175,8 @@ func TestOneConnectionStandsForSeveralPosts(t *testing.T) {
 		t.Helper()
 		got := []string{poll.Receive(t, who+" takes a post", c.on), poll.Receive(t, who+" takes another post", c.on)}
 		assert.Equal(t, slices.Sorted(slices.Values(got)), []string{"a", "b"}, "%s is elected for", who)
-		a, err := w.log.Leader(t.Context(), "a")
-		b, err2 := w.log.Leader(t.Context(), "b")
-		assert.That(t, a != 0 && a == b && err == nil && err2 == nil, "connections %d and %d lead, want one", a, b)
+		a, b := require.Get(w.log.Leader(t.Context(), "a"))(t), require.Get(w.log.Leader(t.Context(), "b"))(t)
+		assert.That(t, a != 0 && a == b, "connections %d and %d lead, want one", a, b)
 	}
 	first := stand(t, w.dsn, "a", "b")
 	both("the first", first)

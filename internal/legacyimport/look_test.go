@@ -352,8 +352,7 @@ func TestWhatIsNoClassicTableIsRefused(t *testing.T) {
 		_, err := Run(t.Context(), w.o)
 		assert.That(t, errors.Is(err, ErrTable) && strings.Contains(err.Error(), want), "%s: %v, want %q", from, err, want)
 	}
-	n := w.number("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'taken:%'")
-	assert.That(t, n == 0, "a waypoint was written")
+	assert.Is(t, w.number("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'taken:%'"), 0, "waypoints were written")
 }
 
 // collation is one in a note: servers have different ones by default.

@@ -107,8 +107,7 @@ func TestALaterPassBringsWhatChangedSince(t *testing.T) {
 	row := w.read("replayed")
 	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = ?", []byte(row.Key))
 	w.old("replayed", 1)
-	r = w.run()
-	assert.That(t, r.Counts[BothApplied] == 1, "counts: %v", r.Counts)
+	assert.Is(t, w.run().Counts[BothApplied], 1, "applied by both")
 }
 
 // Each odd row has a meaning of its own, and none stops a pass: testdata/odd.sql has the rows, testdata/odd.golden what
@@ -119,8 +118,7 @@ func TestOddRowsHaveAMeaning(t *testing.T) {
 		" msg_body LONGTEXT, consumer_status VARCHAR(10), consumer_times BIGINT, consumer_timestamp DATETIME,"+
 		" remark TEXT) ENGINE=InnoDB CHARSET=utf8mb4")
 	w.o.Zone = time.FixedZone("east", 8*3600)
-	insert := require.Get(os.ReadFile("testdata/odd.sql"))(t)
-	w.exec(string(insert))
+	w.exec(string(require.Get(os.ReadFile("testdata/odd.sql"))(t)))
 	var got strings.Builder
 	for range 2 {
 		r := w.run()

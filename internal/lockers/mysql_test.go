@@ -97,8 +97,7 @@ func (b mysqlBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "loc
 
 func (b mysqlBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
-	const statement = "REPLACE INTO rollbackd_lock VALUES (?, ?, '9999-12-31')"
-	require.Get(b.db.ExecContext(t.Context(), statement, name.String(), value))(t)
+	stack.Exec(t, b.db, "REPLACE INTO rollbackd_lock VALUES (?, ?, '9999-12-31')", name.String(), value)
 }
 
 func (b mysqlBackend) Stop(*testing.T) {
@@ -112,11 +111,9 @@ func (b mysqlBackend) Freeze(*testing.T) { b.wire.Hold(true) }
 
 func (b mysqlBackend) Thaw(*testing.T) { b.wire.Hold(false) }
 
-func (b mysqlBackend) rows(t *testing.T) (n int) {
+func (b mysqlBackend) rows(t *testing.T) int {
 	t.Helper()
-	const statement = "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'"
-	require.OK(t, b.db.QueryRowContext(t.Context(), statement).Scan(&n))
-	return n
+	return stack.Number(t, b.db, "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'")
 }
 
 // Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when

@@ -94,9 +94,7 @@ func (b zooKeeperBackend) set(t *testing.T, name lock.Name, value string) {
 		if err == zk.ErrNodeExists && path == node {
 			_, err = admin.Set(path, []byte(value), -1)
 		}
-		if err != nil && err != zk.ErrNodeExists {
-			t.Fatal(err)
-		}
+		require.That(t, err == nil || err == zk.ErrNodeExists, "%v", err)
 	}
 }
 

@@ -258,9 +258,8 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 			!repeats, repeats)
 		// the two, and that of the statement before
 		assert.Is(t, stack.Number(t, tx, "SELECT COUNT(*) FROM own"), 3, "%s: rows", text)
+		stack.Exec(t, tx, "RELEASE SAVEPOINT a") // else the statement has ended the transaction
 		_, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
-		assert.That(t, err == nil, "%s has ended the transaction: %v", text, err)
-		_, err = tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a")
 		assert.That(t, NoSavepoint(err), "a savepoint that is gone: %v", err)
 		require.OK(t, tx.Rollback())
 	}

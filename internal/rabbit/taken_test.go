@@ -37,8 +37,7 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 	for _, q := range topo.Queues() {
 		assert.That(t, b.Exists(q), "queue %s is missing", q)
 	}
-	found := require.Get(rabbit.Inspect(t.Context(), c, topo))(t)
-	for _, one := range found {
+	for _, one := range require.Get(rabbit.Inspect(t.Context(), c, topo))(t) {
 		assert.That(t, one.Err == nil && !one.Missing && one.Taken == (one.Queue == topo.Queue) && one.Queue != "",
 			"inspected %+v", one)
 	}
