@@ -5,7 +5,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/consumer/consumertest"
-	"github.com/rollbackd/rollbackd/internal/test/assert"
 )
 
 func TestACancelledBookingFreesItsSeatOnce(t *testing.T) {
@@ -16,8 +15,10 @@ func TestACancelledBookingFreesItsSeatOnce(t *testing.T) {
 			t.Error(ended) // says attempt, reason, cause, and when it comes back
 		}
 	}
-	did := w.Statements()
-	assert.That(t, len(did) == 1 && did[0].Args[0] == "b1", "statements: %v", did)
-	next := w.Puts()
-	assert.That(t, len(next) == 1 && next[0].Tag == "seat.free", "next messages: %v", next)
+	if did := w.Statements(); len(did) != 1 || did[0].Args[0] != "b1" {
+		t.Errorf("statements: %v", did)
+	}
+	if next := w.Puts(); len(next) != 1 || next[0].Tag != "seat.free" {
+		t.Errorf("next messages: %v", next)
+	}
 }
