@@ -328,8 +328,7 @@ func (w *world) reopened(keys ...string) {
 			Note:  dedup.ReplayNote{By: "me", Token: "replay/1"},
 		})
 	}
-	_, errs := w.records.ReopenAll(w.t.Context(), all)
-	assert.OK(w.t, errors.Join(errs...))
+	require.All(w.records.ReopenAll(w.t.Context(), all))(w.t)
 }
 
 // The stories of reopened messages.

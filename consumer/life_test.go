@@ -144,8 +144,7 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 			"%s: the row keeps %+v, want its body and its properties, and no attempt", key, kept)
 	}
 	is(w, "rows of unidentified messages",
-		w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND "+
-			"consumer_status = 3"), 1)
+		w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND consumer_status = 3"), 1)
 }
 
 func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {

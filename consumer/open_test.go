@@ -330,10 +330,9 @@ func TestTheMinutesOfDaemonsAddUp(t *testing.T) {
 	ending := w.start()
 	var late []rabbit.Message
 	for i := range 300 {
-		late = append(late, rabbit.Message{
-			MessageID: fmt.Sprint("good-", i), Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
-			Headers: map[string]any{"x-published-at-ms": time.Now().Add(-20 * time.Second).UnixMilli()},
-		})
+		m := message(fmt.Sprint("good-", i), "{}")
+		m.Headers = rabbit.Table{"x-published-at-ms": time.Now().Add(-20 * time.Second).UnixMilli()}
+		late = append(late, m)
 	}
 	w.publishMessages(late...)
 	w.settled(300)

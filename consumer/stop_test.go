@@ -425,9 +425,6 @@ func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
 		one{"permanent", true, 4}, one{"mixed", false, 4}, one{"mixed", true, 1}), func(t *testing.T, w *world, tc one) {
 		const messages, limit = 1000, 20
 		w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = limit, time.Hour, time.Hour
-		w.cfg.MaxAttempts = 5
-		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond,
-			400 * time.Millisecond}
 		w.breaks(tc.kind, tc.calls)
 		w.publish("{}", keys("order", messages)...)
 		var fleet []*running

@@ -170,13 +170,12 @@ func TestCancelsOfAbsentKeysDoNotLockTheirNeighbours(t *testing.T) {
 // standing puts one row of each kind, as relays leave them, and returns the rows.
 func (w *world) standing() outbox.Rows {
 	w.Helper()
-	var all []outbox.Message
 	for _, key := range []string{"parked", "refused", "due", "in hand", "in hand again", "stale"} {
-		all = append(all, message(key, "{}"))
+		require.OK(w, w.put(message(key, "{}")))
 	}
-	require.OK(w, w.put(append(all, outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
+	require.OK(w, w.put(outbox.Message{Tag: "t", Key: "waiting", Body: []byte("{}"), Delay: time.Hour},
 		outbox.Message{Tag: "u", Key: "parked", Body: []byte("other"), ContentType: "text/plain",
-			Headers: map[string]any{"a": 1}})...))
+			Headers: map[string]any{"a": 1}}))
 	for key, set := range map[string]string{
 		"parked": "owner = 'x', tries = 9, failed_at = '2020-01-01', parked_at = '2020-01-02', reason = 'nobody', " +
 			"next_at = '9999-12-31'",
