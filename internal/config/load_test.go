@@ -146,8 +146,8 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	assert.That(t, len(got) == 1 && strings.Contains(got[0].String(), "neither a file nor a pipe"),
 		"an endless device: %v", got)
 	_, err := readWithin(pipe, 20*time.Millisecond)
-	assert.That(t, err != nil && strings.Contains(err.Error(),
-		"nobody writes"), "a pipe into which nobody writes: %v", err)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "nobody writes"),
+		"a pipe into which nobody writes: %v", err)
 	// Opened for writing, and nothing comes.
 	w := require.Get(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	defer w.Close()
