@@ -8,11 +8,11 @@ GO ?= go
 export GOFLAGS := $(GOFLAGS) -trimpath -vet=off
 # What is tested: make test PKG=./lock/... ARGS='-run Lock -v'
 PKG ?= $(ORDER) $(shell $(GO) list ./... | grep -v /internal/test/repo)
-# go test begins the packages in this order. Those whose tests wait for most of their time stand beside the first, and those
-# that keep all processors busy come after them: nothing that waits is left for the end, when nothing runs beside.
-WAITING = ./outbox/relay ./internal/operator ./deadletter ./consumer/consumertest ./internal/shovel ./internal/certs \
-	./internal/mysqldb ./internal/test/stack ./internal/lockers ./internal/legacyimport
-ORDER = ./consumer $(WAITING) ./internal/daemon ./internal/cli ./internal/rabbit ./dedup
+# go test begins the packages in this order: the longest first, then one that keeps a processor busy beside one that waits, so
+# that nothing is left for the end which waits alone.
+ORDER = ./consumer ./internal/daemon ./internal/cli ./outbox/relay ./internal/operator ./dedup ./deadletter ./internal/rabbit \
+	./consumer/consumertest ./internal/admin/pages ./internal/legacyimport ./internal/shovel ./internal/certs \
+	./deploy/examples/library ./internal/mysqldb ./internal/handler/sql ./internal/test/stack ./internal/lockers
 ARGS ?=
 # Servers write into memory where there is room for them: they are killed, and nobody pulls the power plug.
 MEMORY = $(shell [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm || echo $${TMPDIR:-/tmp})
