@@ -418,10 +418,13 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 	is(w, "messages died", w.counts("rollbackd_dead_lettered_total")["permanent"], 1)
 	is(w, "letters that count as unknown", w.samples("rollbackd_publishes_total")["letter unknown"], 1)
 	w.logged("may have copies that it did not confirm")
-	// and a replay acts on one of them
+	// and replays take both, whatever the first one finds of the second while the message is on its way: it has one effect
 	w.rejecting("bad", nil)
-	res := w.replays("bad")
-	assert.That(t, res.Replayed == 1 && res.Duplicates+res.Stale == 1, "%+v, want one letter replayed, one dropped", res)
+	w.replays("bad")
+	w.applied("bad")
+	w.replays("bad")
+	is(w, "letters left", w.broker.Depth(dead), before)
+	w.quiet()
 	w.applied("bad")
 }
 
