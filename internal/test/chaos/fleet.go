@@ -55,7 +55,7 @@ type slot struct {
 	said     map[string]int
 }
 
-// start starts the daemons.
+// startFleet starts all, and lets what has started end with the world when another one cannot be started.
 func (w *world) startFleet() {
 	f, env := &fleet{w: w}, w.environ
 	if w.o.Phase.people {
@@ -64,6 +64,7 @@ func (w *world) startFleet() {
 	}
 	ctx, stop := context.WithCancel(w.ctx)
 	f.stop = stop
+	w.closes = append(w.closes, f.kill)
 	launch := func(name, command string, env []string) {
 		s := &slot{name: name, command: command, w: w, environ: env, said: map[string]int{}}
 		file := strings.ReplaceAll(name, " ", "-") + "-phase-" + w.o.Phase.Name + ".log"
@@ -80,7 +81,6 @@ func (w *world) startFleet() {
 	launch(listener, "run", w.chain.listens)
 	f.slots, f.relays, f.listener = f.all[:daemons], f.all[daemons:daemons+relays], f.all[daemons+relays]
 	w.fleet = f
-	w.closes = append(w.closes, f.kill)
 }
 
 // supervise keeps one process running until the slot is stopped. One that ends without being asked to is a violation.
