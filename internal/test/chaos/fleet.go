@@ -135,7 +135,7 @@ func (s *slot) present(asked bool) *program.Process {
 	return s.process
 }
 
-// consuming waits until all say that they are ready.
+// consuming waits until all say that they are ready. A run that is cut short meanwhile stops: one may have no process.
 func (f *fleet) consuming() {
 	for _, s := range f.all {
 		f.w.wait(time.Minute, s.name+" is not ready", func() error {
@@ -150,6 +150,7 @@ func (f *fleet) consuming() {
 			return err
 		})
 	}
+	must.OK(context.Cause(f.w.ctx))
 }
 
 // metric is a metric of each daemon, 0 of one that does not tell.
@@ -308,8 +309,7 @@ func terminateDaemon(s *strike) {
 	if err != nil {
 		s.violation("%s has not ended %v after SIGTERM", s.slot.name, time.Since(began).Round(time.Second))
 		must.OK(s.process.Kill())
-	}
-	if err == nil && code != 0 {
+	} else if code != 0 {
 		s.charged.Add(1)
 		if calm() {
 			s.violation("%s exited with %d after SIGTERM although nothing was wrong, want 0", s.slot.name, code)
