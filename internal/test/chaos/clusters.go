@@ -146,7 +146,7 @@ func (w *world) onQueues(node *stack.Server, expression string) string {
 // moveLeader hands the lead of every queue from one node to the next, as rabbitmq-queues does when it rebalances, which
 // moves no queue where the leads are even already.
 func moveLeader(s *strike) {
-	for began := time.Now(); s.ctx.Err() == nil; {
+	for began := time.Now(); s.ctx.Err() == nil && time.Since(began) <= s.lasts; _ = s.pass(time.Second) {
 		leader(s)
 		next := s.stack.Nodes[(s.at+1)%len(s.stack.Nodes)]
 		// A node that has not caught up is refused, and the leader stays.
@@ -154,10 +154,6 @@ func moveLeader(s *strike) {
 		if s.until(10*time.Second, func() bool { return moved(s) > 0 }) {
 			s.hits++
 		}
-		if time.Since(began) > s.lasts {
-			break
-		}
-		_ = s.pass(time.Second)
 	}
 	s.lasts = 0
 }
@@ -389,8 +385,10 @@ func other(acts ...act) act {
 	}
 }
 
+// befall waits until messages are applied, so that a fault meets some, and its pause is its own.
 func (s *strike) befall(acts []act) {
-	s.flowing()
+	began := time.Now()
+	s.until(time.Minute, func() bool { return s.appliedSince(began) })
 	for _, a := range acts {
 		a(s)
 	}
@@ -444,12 +442,6 @@ func awaitNode(s *strike) {
 		err = s.node.Start()
 	}
 	must.OK(err)
-}
-
-// flowing waits until messages are applied, so that a fault meets some, and its pause is its own.
-func (w *world) flowing() {
-	began := time.Now()
-	w.until(time.Minute, func() bool { return w.appliedSince(began) })
 }
 
 // appliedSince says whether a message was applied by a transaction of later than that. The clocks of the servers are

@@ -39,13 +39,6 @@ func (p Phase) jobs() []job {
 	if !p.people {
 		return nil
 	}
-	replay := func(args ...string) func(context.Context, *world) int {
-		return func(ctx context.Context, w *world) int {
-			var res struct{ Replayed int }
-			must.OK(w.command(ctx, &res, append([]string{"dlq", "replay", "--force"}, args...)...))
-			return res.Replayed
-		}
-	}
 	// The daemons' compensation gets what may pass, when nobody else is faster.
 	cannotPass := []string{"--window", "50"}
 	for _, reason := range []dedup.Reason{
@@ -101,6 +94,15 @@ func (w *world) command(ctx context.Context, result any, args ...string) error {
 		err = errors.Join(err, json.NewDecoder(strings.NewReader("{"+text)).Decode(result))
 	}
 	return err
+}
+
+// replay puts letters back to work.
+func replay(args ...string) func(context.Context, *world) int {
+	return func(ctx context.Context, w *world) int {
+		var res struct{ Replayed int }
+		must.OK(w.command(ctx, &res, append([]string{"dlq", "replay", "--force"}, args...)...))
+		return res.Replayed
+	}
 }
 
 // killReplay lets a replay live for a moment only, a longer one each time.
@@ -313,11 +315,10 @@ func (l *loser) diverge() (replayed int) {
 		}
 		l.publish(l.next())
 	}
-	var res struct{ Replayed int }
-	must.OK(l.command(l.ctx, &res, "dlq", "replay", "--all", "--force"))
-	l.say("%d messages are applied and acked, %d of them after a replay", 4*lossy+res.Replayed, res.Replayed)
+	replayed = replay("--all")(l.ctx, l.world)
+	l.say("%d messages are applied and acked, %d of them after a replay", 4*lossy+replayed, replayed)
 	l.rest()
-	return res.Replayed
+	return replayed
 }
 
 // failOver kills the source, and promotes the replica that lags.

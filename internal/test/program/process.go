@@ -30,7 +30,7 @@ type Options struct {
 	Path string
 	Args []string
 	Env  []string // the whole environment
-	// Log receives what the process writes to standard output and standard error, line by line; nil discards it.
+	// Log receives what the process writes to standard output and standard error, line by line.
 	Log io.Writer
 }
 
@@ -52,9 +52,6 @@ func Start(o Options) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", o.Path, err)
 	}
 	defer in.Close() // the child has its own
-	if o.Log == nil {
-		o.Log = io.Discard
-	}
 	cmd.Stdout, cmd.Stderr = in, in
 	return launch(cmd, func(p *Process) {
 		defer out.Close()
@@ -365,12 +362,11 @@ func (m Metrics) Deliveries(outcome string) int {
 }
 
 // Settled is how many deliveries have ended in all.
-func (m Metrics) Settled() int {
-	sum := 0.0
+func (m Metrics) Settled() (sum int) {
 	for sample, v := range m {
 		if strings.HasPrefix(sample, "rollbackd_deliveries_total{") {
-			sum += v
+			sum += int(v)
 		}
 	}
-	return int(sum)
+	return sum
 }
