@@ -261,11 +261,15 @@ func (s *server) scrape(t *testing.T, job, addr string) {
 	}
 }
 
-// found is what an expression comes to now.
+// found is what an expression comes to now. A busy machine may take longer to answer than a page may.
 func (s *server) found(t *testing.T, expr string) []any {
 	t.Helper()
-	_, text, err := program.Get(context.WithoutCancel(t.Context()), s.addr, "/api/v1/query?query="+url.QueryEscape(expr))
-	require.OK(t, err)
+	var text string
+	poll.Until(t, "an answer to "+expr, func() bool {
+		_, body, err := program.Get(context.WithoutCancel(t.Context()), s.addr, "/api/v1/query?query="+url.QueryEscape(expr))
+		text = body
+		return err == nil
+	})
 	var answer struct {
 		Error string
 		Data  struct{ Result []any }
