@@ -77,10 +77,8 @@ func eval(expression string) act {
 	return server(func(node *stack.Server) error { _, err := ask(context.Background(), node, expression); return err })
 }
 
-const askTimeout = 5 * time.Second
-
 func ask(ctx context.Context, server *stack.Server, expression string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return server.Eval(ctx, expression)
 }
@@ -358,9 +356,6 @@ func (w *world) holdGoods(ctx context.Context, first, step int, lasts time.Durat
 	<-end.Done()
 }
 
-// crowd is how many messages are planted at once: more than RabbitMQ still takes when a queue is full.
-const crowd = 60
-
 // fullDead is a policy that lets the dead-letter queue take a few letters more and then refuse.
 func fullDead(s *strike) {
 	const room = 5
@@ -406,7 +401,7 @@ func (s *strike) plant(message func(name string) oracle.Sent) {
 	p := rabbit.NewPublisher(rabbit.Config{URLs: s.load.urls, Name: "chaos planter"})
 	defer func() { _ = p.Close(context.WithoutCancel(s.ctx)) }() // everything is confirmed, or the run fails
 	sent := []oracle.Sent{}
-	for range crowd {
+	for range 60 { // more than RabbitMQ still takes when a queue is full
 		sent = append(sent, message(s.plantName()))
 	}
 	must.OK(shop.Publish(s.ctx, p, s.load.ledger, sent, nil))

@@ -363,9 +363,7 @@ func (w *world) onNode(node *stack.Server, do func(*sql.DB)) {
 func (w *world) askNode(node *stack.Server, into any, query string) error {
 	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 	defer cancel()
-	return must.Catch(func() {
-		w.onNode(node, func(db *sql.DB) { must.OK(db.QueryRowContext(ctx, query).Scan(into)) })
-	})
+	return must.Catch(func() { w.onNode(node, func(db *sql.DB) { must.OK(db.QueryRowContext(ctx, query).Scan(into)) }) })
 }
 
 // primary does something when messages are applied, and what it begins with befalls the primary.

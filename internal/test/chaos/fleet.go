@@ -60,7 +60,7 @@ func (w *world) startFleet() {
 	f, env := &fleet{w: w}, w.environ
 	if w.o.Phase.people {
 		// After a look into the queue compensation rests for as long as the brake looks back.
-		env = append(slices.Clone(env), "ROLLBACKD_COMPENSATE_AFTER="+coolDown.String(), "ROLLBACKD_MAX_DEAD_RATE=100/1s")
+		env = append(slices.Clone(env), "ROLLBACKD_COMPENSATE_AFTER=1s", "ROLLBACKD_MAX_DEAD_RATE=100/1s")
 	}
 	ctx, stop := context.WithCancel(w.ctx)
 	f.stop = stop
@@ -223,9 +223,7 @@ func sum(slots []*slot, of func(*slot) int) (n int) {
 }
 
 // said is how often the daemons have logged this message.
-func (f *fleet) said(msg string) int {
-	return sum(f.slots, func(s *slot) int { return s.said[msg] })
-}
+func (f *fleet) said(msg string) int { return sum(f.slots, func(s *slot) int { return s.said[msg] }) }
 
 // catch stops a process with SIGSTOP while it has something in hand, and counts that. It may have nothing after all.
 func (s *strike) catch() {

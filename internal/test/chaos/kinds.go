@@ -22,10 +22,7 @@ const (
 
 var everything = []string{"daemon 0", "daemon 1", "relay 0", "relay 1", mysqld, rabbitmq, redisd, outbox, orders}
 
-const (
-	unreadableHeaders = "unreadable headers"
-	diskFull          = "mysql disk full"
-)
+const diskFull = "mysql disk full"
 
 // kinds lists all kinds of faults.
 func kinds() []kind {
@@ -121,7 +118,7 @@ func kinds() []kind {
 // None of it may cost an attempt or a letter too many, or stop the messages that have nothing to do with it.
 func calmKinds() []kind {
 	all := []kind{
-		{name: unreadableHeaders, unit: "letters", noPeople: true, // one that they purge can never be sent again
+		{name: "unreadable headers", unit: "letters", noPeople: true, // one that they purge can never be sent again
 			begin: unreadable},
 		{name: "mysql LOCK TABLES", unit: "daemons' connections waiting", least: 12, most: 20, short: 10, begin: lockTables,
 			end: undo, hit: waiting(waitsForTable)},

@@ -27,12 +27,8 @@ type job struct {
 	do func(ctx context.Context, w *world) int
 }
 
-const (
-	// coolDown is how soon the daemons replay by themselves what may have passed.
-	coolDown = time.Second
-	// overdue is longer than any message that is under way needs, unless a fault holds it up.
-	overdue = 15 * time.Second
-)
+// overdue is longer than any message that is under way needs, unless a fault holds it up.
+const overdue = 15 * time.Second
 
 // jobs are what people do to dead letters and rows, and what the daemons do by themselves.
 func (p Phase) jobs() []job {

@@ -359,8 +359,7 @@ func (j judgement) checkChain(c Chain) {
 	j.broken("order", "SELECT CONCAT(o.order_sn, ' is ', o.status, ', and the stock has another end for "+
 		"some of its ', COUNT(r.sku_id), ' items') FROM "+c.Orders+" o LEFT JOIN stock_reservation r USING (order_sn) "+
 		"GROUP BY o.order_sn, o.status HAVING COUNT(r.sku_id) = 0 OR SUM(r.status <> IF(o.status = 'paid', 3, 2)) > 0")
-	j.broken("left in the outbox",
-		"SELECT CONCAT(msg_tag, '/', msg_key, ' (', COALESCE(reason, ''), ')') FROM "+c.Outbox)
+	j.broken("left in the outbox", "SELECT CONCAT(msg_tag, '/', msg_key, ' (', COALESCE(reason, ''), ')') FROM "+c.Outbox)
 	must.Rows(j.ctx, j.w.DB, "SELECT event, SUM(released), SUM(told) FROM (SELECT DISTINCT CONCAT_WS('/', rollback_tag, "+
 		"rollback_key) AS event, 1 AS released, 0 AS told FROM stock_reservation WHERE status = 2 UNION ALL "+
 		"SELECT event, 0, 1 FROM "+c.Told+") AS both_ends GROUP BY event", func(scan func(...any)) {

@@ -171,7 +171,6 @@ type Sale struct {
 	Order
 	Status string // Open, Paid or Cancelled
 	InTime bool   // the timeout was taken back before a relay had it
-	Late   bool   // the money came when the goods had gone back; the order is open
 }
 
 // Message is the message that gives the goods back, by its tag, to be sent after wait.
@@ -193,9 +192,7 @@ func (s *Sale) Place(ctx context.Context, db *gorm.DB, timeout time.Duration) er
 // Abandon does all that Place does, and rolls it back.
 func (s *Sale) Abandon(ctx context.Context, db *gorm.DB) error {
 	errAbandoned := errors.New("the customer has left")
-	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		return cmp.Or(s.place(ctx, tx, 0), errAbandoned)
-	})
+	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return cmp.Or(s.place(ctx, tx, 0), errAbandoned) })
 	if errors.Is(err, errAbandoned) {
 		return nil
 	}
@@ -228,7 +225,7 @@ func (s *Sale) End(ctx context.Context, db *gorm.DB, status string) error {
 		}
 		return outbox.Put(ctx, tx.Statement.ConnPool, s.Message(TagCancel, 0))
 	})
-	if s.Late = errors.Is(err, stock.ErrReleased); s.Late {
+	if errors.Is(err, stock.ErrReleased) { // the money came when the goods had gone back; the order is open
 		s.InTime = false
 		return nil
 	}
