@@ -79,7 +79,7 @@ func TestLinesAreShort(t *testing.T) {
 		for i, text := range strings.Split(page, "\n") {
 			line := strings.TrimSpace(text)
 			fenced = fenced != strings.HasPrefix(line, "```")
-			generated = (generated || begin.MatchString(text)) && !end.MatchString(text)
+			generated = (generated || !fenced && begin.MatchString(text)) && !end.MatchString(text)
 			if !fenced && !generated && !strings.HasPrefix(line, "|") && !strings.Contains(text, "://") {
 				long(name, i, text)
 			}
