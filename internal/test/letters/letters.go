@@ -52,8 +52,8 @@ type World struct {
 	sources   []wire.KeySource
 }
 
-// NewLog makes a world without queues.
-func NewLog(t testing.TB) *World {
+// New makes a world.
+func New(t testing.TB) *World {
 	t.Helper()
 	w := &World{T: t, DSN: stack.MySQL(t)}
 	stack.Tables(t, w.DSN, "log and stock", func() {
@@ -64,13 +64,6 @@ func NewLog(t testing.TB) *World {
 	})
 	w.DB, w.Pool = w.Open(w.DSN, dedup.OpenOptions{})
 	w.Records = w.Log(w.DB)
-	return w
-}
-
-// New makes a world.
-func New(t testing.TB) *World {
-	t.Helper()
-	w := NewLog(t)
 	w.Broker = stack.AMQP(t)
 	w.Queue = w.Broker.Name(Tag)
 	w.Declare()
@@ -126,15 +119,11 @@ func (w *World) Open(dsn string, o dedup.OpenOptions) (*gorm.DB, *sql.DB) {
 	return db, pool
 }
 
-// LogOptions are those of the log.
-func LogOptions() dedup.LogOptions {
-	return dedup.LogOptions{Table: "consumer_log", Lease: Lease, Delays: Delays, MaxAttempts: 3}
-}
-
 // Log is the log over a pool.
 func (w *World) Log(db *gorm.DB) *dedup.Log {
 	w.T.Helper()
-	return require.Get(dedup.NewLog(db, LogOptions()))(w.T)
+	o := dedup.LogOptions{Table: "consumer_log", Lease: Lease, Delays: Delays, MaxAttempts: 3}
+	return require.Get(dedup.NewLog(db, o))(w.T)
 }
 
 // Options are those of letters over a log.
