@@ -79,7 +79,10 @@ func launch(cmd *exec.Cmd, beside func(*Process)) (*Process, error) {
 		beside(p)
 		if err == nil {
 			_ = cmd.Wait() // how it ended is in its state
-			p.code = exitCode(cmd.ProcessState)
+			p.code = cmd.ProcessState.ExitCode()
+			if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+				p.code = 128 + int(status.Signal()) // as shells say it
+			}
 		}
 		close(p.exited)
 	}()
@@ -122,14 +125,6 @@ func (p *Process) readLog(out io.Reader, log io.Writer) {
 			return
 		}
 	}
-}
-
-// exitCode is as shells say it: 128 + the signal for a process that a signal ended.
-func exitCode(state *os.ProcessState) int {
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return state.ExitCode()
 }
 
 // Pid is the process id.
