@@ -88,11 +88,11 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	assert.Is(t, fresh.sample(t, r, now.Add(30*time.Second)).Rates["applied"], 0, "after counters that went back the rate")
 }
 
-// Given a daemon of two queues, one of whose names begins with the other's, then a sample has the figures of one alone,
-// with the queues beside it.
+// Given a daemon of three queues, two of whose names begin with the first one's, or with that of its letters, then a
+// sample has the figures of that one alone, with the queues beside it.
 func TestASampleHasTheFiguresOfItsQueueAlone(t *testing.T) {
 	e := newEngine()
-	for queue, n := range map[string]float64{"q": 3, "q.2": 500} {
+	for queue, n := range map[string]float64{"q": 3, "q.2": 500, "q.dead.2": 7000} {
 		e.up.WithLabelValues(queue, "service "+queue)
 		e.deliveries.WithLabelValues(queue, "applied").Add(n)
 		for name, kind := range map[string]string{
@@ -181,9 +181,10 @@ func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
 	assert.That(t, !b.get(time.Second).Looking, "a look of two seconds is repeated after a minute")
 	b.paced, b.last.Took = true, 2*time.Minute
 	assert.That(t, !b.get(time.Second).Looking, "a look of two minutes with rests is repeated after one")
-	b.paced, b.last.Took = false, 2*time.Second
-	b.tried = time.Now().Add(-time.Hour)
-	assert.That(t, b.get(time.Second).Looking, "it is not repeated after an hour")
+	b.paced, b.last.Took = false, time.Hour
+	assert.That(t, !b.get(time.Second).Looking, "a look of an hour is repeated after a minute")
+	b.tried = time.Now().Add(-longestKept - time.Second)
+	assert.That(t, b.get(time.Second).Looking, "what took long is kept for longer than for the longest time")
 }
 
 // Given a look that goes on, then what it has found so far is known at once to who waits for the first one, and hides
