@@ -72,10 +72,12 @@ func TestTheStoryOfAMessageBeginsAtTheOutbox(t *testing.T) {
 	e, steps = w.story("A")
 	want = append(want, "sent by a relay", "delivered", "absent → success, in a batch")
 	assert.That(t, slices.Equal(steps, want) && e.Remark == "", "applied: %q, remark %q", steps, e.Remark)
-	linked := slices.ContainsFunc(spans.GetSpans(), func(s tracetest.SpanStub) bool {
+	linked := func(s tracetest.SpanStub) bool {
 		return slices.ContainsFunc(s.Links, func(l sdk.Link) bool { return l.SpanContext.TraceID() == span.TraceID() })
+	}
+	w.Eventually("a span is linked to the one in which the message was put", func() (string, bool) { // it ends after that
+		return fmt.Sprint(spans.GetSpans()), slices.ContainsFunc(spans.GetSpans(), linked)
 	})
-	assert.That(t, linked, "no span is linked to the one in which the message was put")
 }
 
 // park makes the messages with these keys parked since then.
