@@ -93,12 +93,13 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 		return got > 0 && got < 60
 	})
 
-	w.eventually("it has said what waits longest", func() bool {
-		return strings.Contains(first.log.String(), "what waits longest")
+	const shorter = "ROLLBACKD_LOG_RETENTION is shorter" // which each says when it has asked, for itself
+	w.eventually("it has said what waits longest, and both have warned", func() bool {
+		return strings.Contains(first.log.String(), "what waits longest") &&
+			strings.Contains(first.log.String(), shorter) && strings.Contains(second.log.String(), shorter)
 	})
 	for _, m := range []member{first, second} {
-		is(w, "warnings of a letter that is older than rows are kept", strings.Count(m.log.String(),
-			"ROLLBACKD_LOG_RETENTION is shorter"), 1)
+		is(w, "warnings of a letter that is older than rows are kept", strings.Count(m.log.String(), shorter), 1)
 	}
 
 	// when the session is killed that was elected
