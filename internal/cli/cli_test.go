@@ -65,6 +65,7 @@ func TestGolden(t *testing.T) {
 				{"stdout", normalForm(stdout, work)}, {"stderr", normalForm(stderr, work)}, {"exit", fmt.Sprintln(code)},
 			} {
 				if part[1] != "" {
+					assert.That(t, strings.HasSuffix(part[1], "\n"), "%s ends within a line: %q", part[0], part[1])
 					archive.Files = append(archive.Files, txtar.File{Name: part[0], Data: []byte(part[1])})
 				}
 			}

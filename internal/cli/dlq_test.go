@@ -129,7 +129,7 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 	defer cancel()
 	var out strings.Builder
 	// given no daemon, so that the second letter waits for room until the person gives up
-	go func() { s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2"); cancel() }()
+	go func() { defer cancel(); s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2") }()
 	var stderr strings.Builder
 	code := run(ctx, []string{"consumer", "dlq", "replay", "--all", "--window", "1", "-o", "json"}, s.environ,
 		strings.NewReader(""), &out, &stderr)

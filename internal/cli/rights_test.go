@@ -149,7 +149,7 @@ func newAdmin(t *testing.T) *redis.Client {
 func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	var told atomic.Int32
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body := require.Get(io.ReadAll(r.Body))(t)
+		body, _ := io.ReadAll(r.Body) // what is cut off has another signature
 		assert.OK(t, deadletter.VerifySignature("between us", r.Header.Get(deadletter.SignatureHeader), body, time.Now(),
 			time.Minute), "the webhook is told")
 		told.Add(1)
