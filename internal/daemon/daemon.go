@@ -58,8 +58,6 @@ type Options struct {
 	Expected operator.Query
 	// Handler is for tests, in the place of the one that the settings name.
 	Handler consumer.Handler
-	// Hook is for tests, called after each durable step; see [consumer.Config].
-	Hook func(consumer.Point)
 }
 
 // New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
@@ -162,7 +160,7 @@ func (d *Daemon) openEngine(ctx context.Context) (err error) {
 			d.checks = append(d.checks, check)
 		}
 		m := consumer.Member{Config: queue.Config, Handler: h}
-		m.Hook, m.Registerer, m.Logger, m.TracerProvider, m.Notifier = d.o.Hook, d.registry, d.log, d.exports.Spans, webhook
+		m.Registerer, m.Logger, m.TracerProvider, m.Notifier = d.registry, d.log, d.exports.Spans, webhook
 		members = append(members, m)
 	}
 	if !d.o.IgnoreOldLog {
