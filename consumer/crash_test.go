@@ -98,7 +98,7 @@ func TestWhatWasClaimedWithOthersIsTakenOverTogether(t *testing.T) {
 			if orphans.Add(1) == 2 {
 				close(second)
 			}
-			await(t, second, "two are called for at the same time")
+			w.meets(second, "two are called for at the same time")
 			if daemons == 1 {
 				is(w, "calls of others meanwhile", others.Load(), 0)
 			}
@@ -135,7 +135,7 @@ func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
 				<-time.After(30 * time.Millisecond)
 				is(w, "messages are claimed while a lease is taken over", claimed.Load(), 1)
 			} else if n := ordinary.Add(1); n == 1 { // ordinary claims do not wait for each other: another one comes
-				await(t, second, "a second claim comes while the first is held")
+				w.meets(second, "a second claim comes while the first is held")
 			} else if n == 2 {
 				close(second)
 			}

@@ -498,11 +498,10 @@ func TestATableLockCostsNoAttempt(t *testing.T) {
 			other := w.conn()
 			w.execOn(other, "BEGIN")
 			w.execOn(other, tc.lock)
-			altered := make(chan struct{})
+			altered, third := make(chan struct{}), w.conn()
 			go func() { // joined through altered
 				defer close(altered)
 				if tc.then != "" {
-					third := w.conn()
 					w.execOn(third, "SET SESSION lock_wait_timeout = 60")
 					w.execOn(third, tc.then)
 				}

@@ -639,6 +639,12 @@ func await(t *testing.T, event <-chan struct{}, what string) {
 	poll.Receive(t, what, event)
 }
 
+// meets is await for a handler, whose goroutine goes on whatever comes of it.
+func (w *world) meets(event <-chan struct{}, what string) {
+	w.t.Helper()
+	assert.That(w.t, poll.Within(20*time.Second, func() bool { return poll.IsClosed(event) }), "not after 20 s: %s", what)
+}
+
 // commit is MySQL's command COMMIT on the wire; READ COMMITTED is not.
 var commit = []byte("\x03COMMIT")
 
