@@ -113,7 +113,7 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 	})
 }
 
-// TestMySQLAwayOrUnwilling goes through everything that a server can do to us, one after the other on one server.
+// TestMySQLAwayOrUnwilling takes one server away in each of these ways, one after the other.
 func TestMySQLAwayOrUnwilling(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
