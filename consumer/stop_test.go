@@ -127,13 +127,14 @@ func TestAStopThatDoesNotWaitForALockCostsNoAttempt(t *testing.T) {
 	w.publish("{}", all...)
 	other := w.conn()
 	w.execOn(other, "LOCK TABLES effect WRITE")
-	r := w.launch()
-	w.eventually("all are claimed", func() bool {
-		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == len(all)
-	})
+	r, release := w.into(consumer.PointClaimed, w.launch)
+	r.stop()
+	w.eventually("it drains", func() bool { return r.State().Draining })
+	release()
 	assert.Error(t, r.drained(), consumer.ErrDrainTimeout, "Run")
-	w.wantRows(wanted{Status: dedup.Failed, Attempts: 1}, all...)
 	w.execOn(other, "UNLOCK TABLES")
+	w.ended(dedup.Failed, all...)
+	w.wantRows(wanted{Attempts: 1}, all...)
 }
 
 func TestADrainWhileServersAreAwayIsClean(t *testing.T) {
