@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -153,7 +154,7 @@ func (w *world) survives(server, body string, n int, takeAway, giveBack func(*wo
 	w.paused(r, server)
 	up := once(consumer.DependencyMySQL, consumer.DependencyRabbitMQ, consumer.DependencyRedis)
 	delete(up, server)
-	w.want("dependencies up", w.counts("rollbackd_dependency_up"), up)
+	w.eventually("the gauge says so", func() bool { return maps.Equal(w.counts("rollbackd_dependency_up"), up) })
 	giveBack(w)
 	w.ended(dedup.Dead, "bad")
 	w.recovered(r)

@@ -458,7 +458,7 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 			mended := w.breaks(tc.kind, tc.calls)
 			r := w.startWith(keys("order", messages)...)
 			w.paused(r, "max_dead_rate")
-			is(w, "rollbackd_paused", w.counts("rollbackd_paused")["max_dead_rate"], 1)
+			w.eventually("rollbackd_paused", func() bool { return w.counts("rollbackd_paused")["max_dead_rate"] == 1 })
 			assert.AtMost(t, w.dead(), 20, "letters before the pause")
 			before := w.spent()
 			w.eventually("it has tried again", func() bool { return w.spent() > before })
