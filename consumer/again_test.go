@@ -263,11 +263,11 @@ func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
 		w.blamed("key")
 		w.exec("UPDATE consumer_log SET owner = ?", owner)
 		w.startWith("key")
+		var row dedup.Row // as it was then: soon it is claimed again
 		w.eventually("it was claimed and given back", func() bool {
-			row := w.row("key")
+			row = w.row("key")
 			return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && row.Owner != owner
 		})
-		row := w.row("key")
 		assert.That(t, row.Attempts == 1 && row.RunsAlone() == strings.HasSuffix(owner, "alone"), "its row is %+v", row)
 		w.exec("RENAME TABLE gone TO effect")
 		w.applied("key")
