@@ -193,7 +193,8 @@ func TestAStatementThatOutlivesItsHandlerIsTold(t *testing.T) {
 	})
 	refused := func() {
 		late <- struct{}{}
-		assert.Has(t, fmt.Sprint(<-errs), line+": the handler has returned", "the late statement")
+		err := <-errs // before which line is another's
+		assert.Has(t, fmt.Sprint(err), line+": the handler has returned", "the late statement")
 	}
 	w.cfg.Hook = func(p consumer.Point) {
 		if p == consumer.PointEffect {
