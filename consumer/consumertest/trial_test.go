@@ -131,7 +131,9 @@ func TestAHandlersTimeIsThatOfTheTest(t *testing.T) {
 		}), consumertest.Options{})
 		says(t, w.Deliver(consumertest.Message(tag, "away", "{}")), consumer.Abandoned, "stayed away")
 		assert.Is(t, w.Row(tag, "away").Attempts, 0, "attempts while the database was away")
-		says(t, w.Advance(time.Minute)[0], consumer.Abandoned, "stayed away")
+		ends := w.Advance(time.Minute)
+		require.Is(t, len(ends), 1, "ends a minute later: %v", ends)
+		says(t, ends[0], consumer.Abandoned, "stayed away")
 		away = false
 		want(t, "another minute later, alone by now", say(w.Advance(time.Minute)...),
 			`stock.rollback/seat.release/"away" applied, attempt 1`)
