@@ -704,8 +704,7 @@ func (w *world) ended(status dedup.Status, keys ...string) {
 	})
 }
 
-// quiet waits until no message is in the main queue or on its way back to it, then checks that no more was done than
-// asked.
+// quiet waits until no message is in the main queue or on its way back to it.
 func (w *world) quiet() {
 	w.t.Helper()
 	live := without(w.topology().Queues(), w.deadQueue())
