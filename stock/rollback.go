@@ -16,9 +16,6 @@ import (
 // returned as a [*BatchError]; any other error is the database's, or says that the rows changed under the transaction.
 // After any error the caller must roll back, but for a BatchError which says that the others are released.
 func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) error {
-	if len(requests) == 0 {
-		return nil
-	}
 	s := session{pool: tx.Statement.ConnPool, buf: make([]byte, 0, statementBytes*len(requests))}
 	p := newPlan(requests, o.Empty)
 	if err := p.check(); err != nil {

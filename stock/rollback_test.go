@@ -209,7 +209,7 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 		{"nobody is to blame", others, "two/k, good/g", nil, false, true},
 		{"nobody asked for it", no, "none/k, good/g", map[int]error{0: none}, false, false},
 		{"found when looking", others, "none/k, good/g, two/k 1×5", map[int]error{0: none, 2: stock.ErrQuantity}, true, true},
-		{"of the same order", others, "good/k 1×5, good/g 1×1 2×2", map[int]error{0: stock.ErrQuantity}, true, true},
+		{"of the same order", others, "good/k 1×5, good/g 2×2 1×1", map[int]error{0: stock.ErrQuantity}, true, true},
 		{"all", others, "none/k, nil/g", map[int]error{0: none, 1: none}, false, false},
 		{"found when writing", others, "none/k, good/g, ghost/k",
 			map[int]error{0: none, 2: stock.ErrUnknownSKU}, false, false},
