@@ -90,6 +90,20 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	}
 }
 
+// Given old rows of two tags by turns, then a page of them takes a statement for each tag.
+func TestPruneTakesAStatementForEachTag(t *testing.T) {
+	w := newWorld(t)
+	rows := slices.Concat(aged("a", 9, Success, 0), aged("b", 9, Success, 0))
+	for i := range rows {
+		rows[i].Age = month + time.Duration(i%9+1)*time.Minute
+	}
+	w.put(rows...)
+	cleaner := worldOf(t, w.dsn, OpenOptions{MaxOpen: 1})
+	require.Get(cleaner.log.Prune(t.Context(), monthOld))(t)
+	said := stack.RowsOf(t, cleaner.pool, "SHOW SESSION STATUS LIKE 'Com_delete_multi'")
+	assert.Is(t, said[0]["Value"], "2", "statements")
+}
+
 // A discarded row that is old may be reopened between the moment when Prune reads its key and the one when it deletes.
 func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w := newWorld(t)
