@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -29,6 +32,9 @@ import (
 
 // bigEnv asks for the size that the issue names; without it the test is as large as fits into an ordinary run.
 const bigEnv = "ROLLBACKD_TEST_BIG"
+
+// childEnv makes the test binary a process that replays until it kills itself.
+const childEnv = "ROLLBACKD_TEST_REPLAY"
 
 // outcome is what a run leaves behind: the row's status and replays, its tally, and messages in the queues.
 type outcome struct {
@@ -372,6 +378,43 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 	w.wantStatus(dedup.Dead, 0, n-len(chosen))
 	for _, key := range chosen {
 		assert.Is(t, w.Row(key).Status, dedup.Failed, "%s", key)
+	}
+}
+
+// Given a process that SIGKILL ends when it has reopened its second row, or published its second message, when another
+// one replays, then each message has one effect.
+func TestAReplayOfAKilledProcessIsDoneByTheNext(t *testing.T) {
+	if of := strings.Split(os.Getenv(childEnv), "\n"); len(of) == 4 {
+		w := &world{World: &letters.World{T: t, Queue: of[0]}, dsn: of[1], amqpURL: of[2], keyFrom: keyFrom}
+		times := map[string]int{}
+		w.hook = func(p deadletter.Point) error {
+			if times[string(p)]++; times[of[3]] == 2 {
+				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			return nil
+		}
+		w.replay(all, deadletter.ReplayOptions{Rate: 5}) // a letter at a time
+		return
+	}
+	const n = 5
+	for i, point := range []deadletter.Point{deadletter.PointReopened, deadletter.PointPublished} {
+		t.Run(string(point), func(t *testing.T) {
+			w := newWorld(t).deadMany(dedup.ReasonExhausted, n)
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAReplayOfAKilledProcess")
+			child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.Queue, w.dsn, w.amqpURL, string(point)}, "\n"))
+			out, err := child.CombinedOutput()
+			require.Is(t, fmt.Sprint(err), "signal: killed", "the process ends by, and says %s", out)
+			dead := rabbit.DeadQueue(w.Queue)
+			w.Eventually("what it held is there again", func() (string, bool) { // RabbitMQ may not have the first one's ack
+				m, d := w.Broker.Depth(w.Queue), w.Broker.Depth(dead)
+				return fmt.Sprint(m, " and ", d), m == 1+i && d >= n-1
+			})
+			w.wantStatus(dedup.Failed, 1, 2)
+			w.replay(all, plain)
+			w.cured()
+			w.Eventually("no message anywhere", func() (string, bool) { return "some", w.Broker.Quiet(w.Queue, dead) })
+			w.wantEffects(n)
+		})
 	}
 }
 
