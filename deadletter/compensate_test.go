@@ -377,7 +377,7 @@ func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {
 				answer(w, r)
 			})
 			hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return []string{secret} },
-				Timeout: 2 * time.Second})
+				Timeout: 5 * time.Second})
 			err := hook.Notify(t.Context(), aLetter)
 			if strings.HasSuffix(want, "told") {
 				assert.OK(t, err)

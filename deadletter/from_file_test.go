@@ -211,8 +211,7 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 		})
 	}
 	runs.Wait()
-	w.drained()
-	w.wantEffects(n)
+	w.drained(n)
 	w.WantQueues(0, 0)
 }
 
