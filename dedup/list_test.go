@@ -341,6 +341,7 @@ func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	db := worldOf(t, "u:p@tcp(127.0.0.1:1)/d", OpenOptions{}).db
 	for name, spoil := range map[string]func(*LogOptions){
+		"table":       func(o *LogOptions) { o.Table = "a`b" },
 		"lease":       func(o *LogOptions) { o.Lease = 0 },
 		"no delays":   func(o *LogOptions) { o.Delays = nil },
 		"zero delay":  func(o *LogOptions) { o.Delays = []time.Duration{0} },
