@@ -346,7 +346,8 @@ func TestALockWithoutAnEndInSightIsForeign(t *testing.T) {
 // it is asked again.
 func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	t.Parallel()
-	w := newRedisWorld(t, stack.OwnRedis(t).URL(), lock.Options{LockTTL: 10 * time.Minute, OnError: lock.Pause})
+	w := newRedisWorld(t, stack.OwnRedis(t).URL(), lock.Options{LockTTL: 10 * time.Minute, Timeout: patient,
+		OnError: lock.Pause})
 	w.do("lpush", lock.ProbeKey, "x")
 	w.a.Finds(lock.Mine, "", "one", "two", "three")
 	w.l.Fails(errors.New("told so by the test"))
