@@ -20,7 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// within budgets of so many bytes for one subscription.
+// budgeted is a connection whose subscriptions, of which there are so many, have a budget of so many bytes.
 func budgeted(t *testing.T, b *stack.Broker, size int64, subscriptions int) *rabbit.Conn {
 	t.Helper()
 	cfg := config(b.URL)
@@ -141,7 +141,7 @@ func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
 
 // Given a subscription whose window small messages have made wide, when it holds large ones until there is no room for
 // anything more, then Collect says so and does not wait, what there was no room for is given back, and its neighbour
-// begins anew with a narrow window; when something is settled, the rest comes; and when its connection ends while it
+// begins anew too; when something is settled, the rest comes; and when its connection ends while it
 // has no consumer, whoever rests until something is settled is told, and whoever collects or acks.
 func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	t.Parallel()
@@ -153,9 +153,9 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	b.DeclareQueue(quiet, nil)
 	neighbour := require.Get(c.Consume(t.Context(), quiet, rabbit.ConsumerTag(2), 1500))(t)
 	s := consume(t, c, q, 1500)
-	poll.Until(t, "all small ones are settled, and the window is wide", func() bool {
+	poll.Until(t, "all small ones are settled, and a consumer with a wide window waits", func() bool {
 		ackSome(t, s)
-		return s.Acked() == small && rabbit.Window(s) >= 1000
+		return s.Acked() == small && rabbit.Window(s) >= 1000 && !rabbit.Retired(s)
 	})
 	publishSizes(t, p, q, "large", times(large, size)...)
 	poll.Until(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
@@ -173,7 +173,7 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	assert.That(t, !s.HasRoom(), "it says that it has room")
 	poll.Until(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
 	assert.Is(t, rabbit.Shed(s), 0, "deliveries are yet to be given back")
-	assert.That(t, rabbit.Retired(neighbour), "the neighbour's wide window goes on")
+	assert.That(t, rabbit.Retired(neighbour), "the neighbour's window was left as it was")
 	_, err := s.Collect(within(t), 1000, time.Millisecond, nil)
 	assert.Error(t, err, rabbit.ErrNoRoom, "asked again")
 	require.OK(t, s.Ack(held[len(held)-1].Tag, true))
@@ -203,6 +203,31 @@ func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
 	<-c.Done()
 	assert.Has(t, fmt.Sprint(c.Err()), "closed by the test", "and the connection's")
 	assert.Error(t, s.Ack(last, false), rabbit.ErrClosed, "an ack that is late")
+}
+
+// Given two subscriptions whose second message finds no room, alone or with a small one behind it, when what came is
+// settled, then the second comes again; and the windows, which became narrow for the first of them, are narrow already.
+func TestWhatFoundNoRoomComesAgain(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c, p := budgeted(t, b, 4<<20, 2), publisher(t, config(b.URL))
+	var subs []*rabbit.Subscription
+	queues := []string{b.Name("alone"), b.Name("with another")}
+	for _, q := range queues {
+		b.DeclareQueue(q, quorum(nil))
+		subs = append(subs, consume(t, c, q, 3))
+	}
+	for i, sizes := range [][]int{{1 << 20, 1 << 20}, {1 << 20, 1 << 20, 100}} {
+		publishSizes(t, p, queues[i], "", sizes...)
+		poll.Until(t, "all came", func() bool { return subs[i].Came() == uint64(len(sizes)) })
+	}
+	for i, s := range subs {
+		got := require.Get(s.Collect(within(t), 1+i, time.Minute, nil))(t)
+		assert.That(t, rabbit.Retired(s), "the consumer with the wide window goes on")
+		require.OK(t, s.Ack(got[i].Tag, true))
+		assert.Is(t, collect(t, s, 1)[0].Body[0], 1, "number of what comes again")
+	}
+	assert.That(t, !rabbit.Retired(subs[0]), "narrow windows were narrowed")
 }
 
 // It is not parallel: it measures the memory of the process.
@@ -307,4 +332,6 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	require.That(t, err == nil, "after %d bytes the connection was over: %v", line.Carried()-before, err)
 	require.OK(t, s.Ack(first.Tag, false))
 	assert.Is(t, len(collect(t, s, 1)[0].Body), large, "bytes of the body that came again")
+	require.OK(t, c.Close())
+	assert.Is(t, rabbit.Sharers(consume(t, dialWith(t, cfg), q, 1)), 1, "after its end, subscriptions of the budget")
 }

@@ -24,6 +24,9 @@ func Shed(s *Subscription) int { return len(s.shed) }
 // Window is how many deliveries the consumer of the moment may have unsettled. For the goroutine that collects.
 func Window(s *Subscription) int { return s.window }
 
+// Sharers is how many subscriptions a subscription's budget knows.
+func Sharers(s *Subscription) int { return len(s.ledger.budget.subs) }
+
 // TranslateOpen is what becomes of an error of the client on a connection that stood.
 var TranslateOpen = translateOpen
 

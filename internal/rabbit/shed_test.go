@@ -131,6 +131,15 @@ func readAll(t *testing.T, r io.Reader, step int) []byte {
 	return all.Bytes()
 }
 
+// Given a few small deliveries, then a window is a few times as wide as they were many, whatever would have room.
+func TestAWindowIsNoMuchWiderThanWhatWasSeen(t *testing.T) {
+	b := NewBudget(8<<20, 1)
+	for range 10 {
+		b.saw(1 << 10)
+	}
+	assert.Is(t, b.window(2000, 0), 79, "a window")
+}
+
 // The ledger agrees with a plain set of tags, whatever is settled in whatever order.
 func TestLedgerAgreesWithASetOfTags(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
