@@ -220,6 +220,8 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 		})
 	}
 	daemon := program.Serve(t, program.Options{Path: binary, Args: []string{"run"}, Env: env})
+	poll.Until(t, "the second attempt", func() bool { return len(o.told(`"retried"`)) >= 2 })
+	o.answer(`"retried"`, 0) // at once: it has three attempts more
 	callsOf := func(body string, n int) []span {
 		t.Helper()
 		return r.find(t, "calls of "+body, n, func(s span) bool { return s.text("messaging.message.id") == body })
@@ -233,7 +235,9 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 	if told := o.told(`"fine"`); len(told) != 1 || idOf(told[0]) != fine.id() {
 		t.Errorf("the service was told of %v, want %s", told, fine.id())
 	}
+	o.mu.Lock()
 	assert.Is(t, o.state[`"fine"`], "shop=checkout", "the tracestate")
+	o.mu.Unlock()
 	// the batch is linked to all three, and is nobody's child
 	batch := r.find(t, "the first batch", 1, func(s span) bool {
 		return s.text("messaging.batch.message_count") == "3"
@@ -250,8 +254,6 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 		t.Errorf("the call is linked to %v, want the batch %s", got, batch.id())
 	}
 	// what comes again from a retry queue is still a child of what published it
-	poll.Until(t, "the second attempt", func() bool { return len(o.told(`"retried"`)) >= 2 })
-	o.answer(`"retried"`, 0)
 	poll.Until(t, "an attempt that is not an error", func() bool {
 		return slices.ContainsFunc(r.spans(), func(s span) bool {
 			return s.text("messaging.message.id") == `"retried"` && s.Status().Code() != ptrace.StatusCodeError
