@@ -140,7 +140,7 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 	w, b := newWorld(t, newZooKeeperBackend)
 	open := func(login string) locktest.Worker {
 		url := strings.Replace(b.server.URL(), "://", "://"+login, 1) + "/of/shop"
-		return w.Of(openZooKeeper(t, url, lock.Options{OnError: lock.Pause}), "a")
+		return w.Of(openZooKeeper(t, url, lock.Options{OnError: lock.Pause, Timeout: 8 * time.Second}), "a")
 	}
 	open("shop:p%40ss@").Finds(lock.Mine, "", "1", "2", "3")
 	for _, login := range []string{"", "shop:other@"} {
@@ -154,7 +154,7 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 // everybody may use, when they are locked and done, then nobody waits for them, and the server counts as well.
 func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 	w, b := newWorld(t, newZooKeeperBackend)
-	a, admin := w.Worker("a", lock.Options{OnError: lock.Pause}), b.admin(t)
+	a, admin := w.Worker("a", lock.Options{OnError: lock.Pause, Timeout: 8 * time.Second}), b.admin(t)
 	a.Find("first") // makes the folder
 	a.GiveBack("first")
 	require.OK(w, admin.AddAuth("digest", []byte("somebody:else")))

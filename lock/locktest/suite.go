@@ -298,7 +298,8 @@ func expiry(_ *testing.T, w *World) {
 }
 
 func renewal(_ *testing.T, w *World) {
-	short := lock.Options{LockTTL: 2 * time.Second} // a busy machine may be late for a renewal by more than a second
+	// a busy machine may be late for a renewal, and for an answer, by more than a second
+	short := lock.Options{LockTTL: 2 * time.Second, Timeout: patient}
 	a, b := w.Worker("a", short), w.Worker("b", short)
 	stop := a.Runs()
 	a.Find("one", "two")
@@ -406,7 +407,7 @@ func manyNames(t *testing.T, w *World) {
 }
 
 func lostReply(t *testing.T, w *World) {
-	l, lose, lost := w.OpenLossy(t, lock.Options{})
+	l, lose, lost := w.OpenLossy(t, awake)
 	a := w.Of(l, "a")
 	a.Finds(lock.Mine, "", "warm up")
 	lose()
@@ -418,7 +419,7 @@ func lostReply(t *testing.T, w *World) {
 }
 
 func proceed(t *testing.T, w *World) {
-	a := w.Worker("a", lock.Options{OnError: lock.Proceed})
+	a := w.Worker("a", lock.Options{OnError: lock.Proceed, Timeout: patient / 2})
 	a.Runs()
 	a.Find("one")
 	w.Stop(t)
@@ -442,7 +443,7 @@ func proceed(t *testing.T, w *World) {
 }
 
 func pause(t *testing.T, w *World) {
-	a := w.Worker("a", lock.Options{OnError: lock.Pause})
+	a := w.Worker("a", lock.Options{OnError: lock.Pause, Timeout: patient / 2})
 	a.Runs()
 	a.Find("one")
 	w.Stop(t)
