@@ -76,6 +76,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	t.Parallel()
 	_, _, s := filled(t, 5, 10)
+	poll.Until(t, "all have come", func() bool { return s.Came() == 5 })
 	require.Is(t, len(require.Get(s.Collect(within(t), 3, time.Minute, nil))(t)), 3, "limit 3: deliveries")
 	require.Is(t, len(require.Get(s.Collect(within(t), 100, 300*time.Millisecond, nil))(t)), 2, "linger: deliveries")
 	cause := errors.New("enough")
