@@ -133,11 +133,8 @@ func readAll(t *testing.T, r io.Reader, step int) []byte {
 
 // Given a few small deliveries, then a window is a few times as wide as they were many, whatever would have room.
 func TestAWindowIsNoMuchWiderThanWhatWasSeen(t *testing.T) {
-	b := NewBudget(8<<20, 1)
-	for range 10 {
-		b.saw(1 << 10)
-	}
-	assert.Is(t, b.window(2000, 0), 79, "a window")
+	b := &Budget{share: 8 << 20, seen: 10, squares: 10 << 20} // of 1 KiB each
+	assert.Is(t, b.window(2000, 0), 80, "a window")
 }
 
 // The ledger agrees with a plain set of tags, whatever is settled in whatever order.
