@@ -302,9 +302,8 @@ func TestForeignValueIsNeitherHeldNorDone(t *testing.T) {
 		key := fmt.Sprint("foreign", i)
 		setKey(t, w.admin, w.Names(key)[0], value)
 		w.a.Finds(lock.Foreign, "", key)
-		if s := w.a.Look(key); s.Hold != lock.Foreign || s.Token != "" || s.TTL >= 0 {
-			t.Errorf("with the value %q Show = %+v, want it foreign, for ever", value, s)
-		}
+		s := w.a.Look(key)
+		assert.That(t, s.Hold == lock.Foreign && s.Token == "" && s.TTL < 0, "of %q Show = %+v, want it foreign", value, s)
 	}
 	w.do("lpush", w.key("list"), "x")
 	w.a.Finds(lock.Foreign, "", "list")

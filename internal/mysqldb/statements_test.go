@@ -284,9 +284,8 @@ func TestAConnectionIsSeenWhileStatementsHaveBytes(t *testing.T) {
 		p := require.Get(ProcessOf(t.Context(), w.pool, at))(t)
 		return strings.HasPrefix(p.Statement, "DO SLEEP(600)") && p.State != ""
 	})
-	if p, err := ProcessOf(t.Context(), w.pool, rests); err != nil || p.Statement != "" || p.Host == "" {
-		t.Errorf("who rests is %+v, %v; want a host, and no statement", p, err)
-	}
+	p := require.Get(ProcessOf(t.Context(), w.pool, rests))(t)
+	assert.That(t, p.Statement == "" && p.Host != "", "who rests is %+v; want a host, and no statement", p)
 	stack.Exec(t, w.pool, "KILL ?", at)
 	<-ended
 	poll.Until(t, "it is gone", func() bool {

@@ -232,9 +232,8 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 	if fine.parent() != published[`"fine"`] || fine.service != "shop-rollbacks" || fine.Kind() != ptrace.SpanKindConsumer {
 		t.Errorf("the call's parent is %s of %s, want %s of shop-rollbacks", fine.parent(), fine.service, published[`"fine"`])
 	}
-	if told := o.told(`"fine"`); len(told) != 1 || idOf(told[0]) != fine.id() {
-		t.Errorf("the service was told of %v, want %s", told, fine.id())
-	}
+	told := o.told(`"fine"`)
+	assert.That(t, len(told) == 1 && idOf(told[0]) == fine.id(), "the service was told of %v, want %s", told, fine.id())
 	o.mu.Lock()
 	assert.Is(t, o.state[`"fine"`], "shop=checkout", "the tracestate")
 	o.mu.Unlock()
@@ -250,9 +249,7 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 		t.Errorf("the batch has the parent %s, %d links, and is of %s", batch.ParentSpanID(), len(links),
 			batch.text("messaging.destination.name"))
 	}
-	if got := fine.links(); !slices.Equal(got, []string{batch.id()}) {
-		t.Errorf("the call is linked to %v, want the batch %s", got, batch.id())
-	}
+	assert.Equal(t, fine.links(), []string{batch.id()}, "the call is linked to the batch")
 	// what comes again from a retry queue is still a child of what published it
 	poll.Until(t, "an attempt that is not an error", func() bool {
 		return slices.ContainsFunc(r.spans(), func(s span) bool {
@@ -266,9 +263,8 @@ func goesOn(t *testing.T, protocol string, addr func(*receiver) string) {
 	}
 	// the webhook is told of the span that posts to it
 	post := r.find(t, "the webhook", 1, func(s span) bool { return s.Name() == "POST dead-letter webhook" })[0]
-	if told := o.told("/webhook"); len(told) != 1 || idOf(told[0]) != post.id() {
-		t.Errorf("the webhook was told of %v, want %s", told, post.id())
-	}
+	told = o.told("/webhook")
+	assert.That(t, len(told) == 1 && idOf(told[0]) == post.id(), "the webhook was told of %v, want %s", told, post.id())
 	// and so is what a person replays from the letter
 	callsOf(`"dead"`, 1)
 	o.answer(`"dead"`, 0)

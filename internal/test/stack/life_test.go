@@ -3,7 +3,6 @@ package stack
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -88,17 +87,15 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, dir)) == 0 })
 	t.Setenv("TMPDIR", tmp)
 	s := require.Get(Start(t.Context(), Options{}))(t)
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the killed process's folder is still there: %v", err)
-	}
+	_, err := os.Stat(dir)
+	assert.Error(t, err, os.ErrNotExist, "looking for the killed process's folder")
 	assert.AtLeast(t, len(processesIn(t, s.dir)), 4, "processes run in the living process's folder")
 
 	// And one that is stopped leaves nothing.
 	assert.OK(t, s.Stop())
 	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, s.dir)) == 0 })
-	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the stopped one's folder is still there: %v", err)
-	}
+	_, err = os.Stat(s.dir)
+	assert.Error(t, err, os.ErrNotExist, "looking for the stopped one's folder")
 }
 
 func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
@@ -125,9 +122,7 @@ func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
 				OwnRedis(t)
 				skipped = false
 			})
-			if skipped == c.private {
-				t.Errorf("a test that kills was skipped: %v, want %v", skipped, !c.private)
-			}
+			assert.Is(t, skipped, !c.private, "a test that kills was skipped")
 		})
 	}
 }
