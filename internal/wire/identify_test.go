@@ -173,8 +173,10 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 		assert.That(t, !ok, "%s and %s are filed under the same key", name, other)
 		seen[id.Identity] = name
 	}
-	for _, of := range [][3]string{ // tag, key, body
-		{"t", "k", "b"}, {"T", "k", "b"}, {"t", "K", "b"}, {"t", "k", "B"}, {"tk", "", "b"},
+	const gap = "\x00\x00\x00\x00\x00\x00\x00\x00" // as wide as a length
+	for _, of := range [][3]string{                // tag, key, body
+		{"t", "k", "b"}, {"T", "k", "b"}, {"t", "K", "b"}, {"t", "k", "B"},
+		{"t", "k" + gap + "k", "b"}, {"t", "k", "k" + gap + "b"},
 	} {
 		own := wire.Identified{Identity: dedup.Identity{Group: "g", Tag: of[0], Key: of[1]}, BodyHash: [sha256.Size]byte{1}}
 		id, err := wire.Conflict(own, []byte(of[2]))
