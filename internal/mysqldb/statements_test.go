@@ -110,6 +110,7 @@ func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
 	cancel()
 	_, err = tx.ExecContext(ctx, "DO 1")
 	assert.That(t, err != nil, "a statement was sent although its context had ended")
+	activity.begin(ctx, 1, "DO 1").end(ctx.Err()) // as when it ends just after the pool has looked
 	_ = tx.Rollback()
 	cut := activity.Cut()
 	assert.That(t, cut == nil, "%v was cut off, want none", cut)

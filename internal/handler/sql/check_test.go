@@ -202,6 +202,7 @@ func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
+	o.Waiting = func(err error) { t.Errorf("who is stopped is said to wait: %v", err) }
 	assert.Error(t, good.Await(stopped, o), context.Canceled, "when stopped")
 }
 

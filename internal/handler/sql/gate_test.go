@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gorm.io/gorm"
@@ -46,14 +47,23 @@ func TestBatchesThatRunMessageByMessageDoNotDeadlock(t *testing.T) {
 	w.want("goods", "SELECT MIN(amount), MAX(amount) FROM goods", fmt.Sprint(lanes*batches, " ", lanes*batches))
 }
 
-// Given a transaction behind the gate, when another one has waited for a part of its time, then it goes on beside it.
+// Given a transaction behind the gate, when another one has waited for a part of its time, then it goes on beside it;
+// the one inside, and one that has joined its messages, wait for nobody; and who has ended is forgotten.
 func TestTheGateHoldsNobodyForGood(t *testing.T) {
 	t.Parallel()
-	g, second := newGate(), new(gorm.PreparedStmtDB)
-	g.enter(t.Context(), new(gorm.PreparedStmtDB))
-	short, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	g.enter(short, second)
-	_, inside := g.free.Load(second)
-	assert.That(t, !inside && short.Err() == nil, "inside beside the first: %v; its time: %v", inside, short.Err())
+	synctest.Test(t, func(t *testing.T) {
+		g, first, joined, began := newGate(), new(gorm.PreparedStmtDB), new(gorm.PreparedStmtDB), time.Now()
+		ctx, end := context.WithCancel(t.Context())
+		g.enter(ctx, first)
+		g.pass(ctx, joined)
+		g.enter(ctx, first)
+		g.enter(ctx, joined)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		g.enter(short, new(gorm.PreparedStmtDB))
+		assert.Is(t, time.Since(began), time.Second/partOfTime, "they waited at the gate")
+		end()
+		synctest.Wait()
+		g.free.Range(func(any, any) bool { t.Error("one that has ended is not forgotten"); return false })
+	})
 }
