@@ -34,6 +34,6 @@ if ! [ -e "$folder/package/$file" ]; then
 		exit 1
 	fi
 	tar -xzf "$work"/*.tgz -C "$work"
-	mv -T "$work/package" "$folder/package" # at once: whoever else looks sees all of it or nothing
+	mv -T "$work/package" "$folder/package" || [ -e "$folder/package/$file" ] # at once; another may have been first
 fi
 echo "$folder/package/$file"
