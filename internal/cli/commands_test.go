@@ -124,10 +124,7 @@ settled 2; kill %1; wait; shop -Ne "SELECT CONCAT('stock ', amount) FROM stock"`
 	shows("docs/api.md", types(api+"kill %1; wait"), want)
 
 	commands, shown = typed(block("docs/handlers.md"))
-	shows("docs/handlers.md", types(settings+`export ROLLBACKD_HANDLER=sql
-export ROLLBACKD_SQL_FILE=deploy/examples/sql/order-state/handler.sql
-shop <deploy/examples/sql/order-state/tables.sql
-`+commands), shown)
+	shows("docs/handlers.md", types(settings+commands), shown)
 }
 
 // home is a folder with the program and the login of a client of MySQL, who is at c.
