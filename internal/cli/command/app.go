@@ -269,7 +269,8 @@ func (c *Call) Hinted(err error) error {
 	_, already := errors.AsType[told](err)
 	_, usage := errors.AsType[*UsageError](err)
 	switch {
-	case err == nil, already, usage, errors.Is(err, context.Canceled), errors.Is(err, dedup.ErrSchema):
+	case err == nil, already, usage, errors.Is(err, context.Canceled), errors.Is(err, dedup.ErrSchema),
+		errors.Is(err, deadletter.ErrNoEdit): // also because no table of the outbox is there
 		return err
 	case errors.Is(err, operator.ErrRequest):
 		return Usagef("%w", err)
