@@ -149,14 +149,14 @@ func (p *plan) decideOrder(i, at int) error {
 	}
 	gone := 0
 	for _, r := range o.rows {
-		switch r.status {
-		case reserved:
+		switch {
+		case r.status == reserved:
 			p.moves = append(p.moves, move{request: i, order: at, sku: r.sku, quantity: r.quantity})
-		case deducted:
+		case r.status == deducted, r.sku == wholeOrder:
 			gone++
 		}
 	}
-	if gone == len(o.rows) {
+	if gone == len(o.rows) && o.rows[gone-1].sku != wholeOrder { // the mark comes first, and is none of its goods
 		return fmt.Errorf("order %q: %w", o.sn, ErrDeducted)
 	}
 	if p.empty == Refuse && o.find(wholeOrder) == nil {

@@ -314,7 +314,8 @@ func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 	w.play("left 100 100 100")
 }
 
-// The part is committed when the rollback has looked and not yet marked the order: it is released like the others.
+// The part is committed when the rollback has looked and not yet marked the order: it is released like the others. What
+// is deducted for good by then is not given back, and the rollback says so.
 func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	require.OK(t, w.reserve("a", item(2, 5)))
@@ -324,4 +325,7 @@ func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 	}, message("a", "k")))
 	w.wantReservations("a", "0×0 refused stock.rollback/k, 1×7 released stock.rollback/k, 2×5 released stock.rollback/k")
 	w.wantAmount(1, 100)
+	err := w.hookedRollback(refuse, "INSERT", func() { w.play("reserve b 1×7", "confirm b") }, message("b", "k"))
+	wantBlame(t, err, map[int]error{0: stock.ErrDeducted})
+	w.play("b is 1×7 deducted")
 }
