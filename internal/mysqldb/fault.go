@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -48,18 +49,20 @@ func Classify(err error) Fault {
 		return FaultNone
 	}
 	if server, ok := said(err); ok {
+		if NoSavepoint(err) && strings.Contains(server.Message, "SAVEPOINT ") { // a routine may come yet
+			return FaultRefused
+		}
 		from := anyone
 		if known, ok := errors.AsType[*answer](err); ok {
 			from = known.from
 		}
 		return faultOf(from, server.Number, string(server.SQLState[:]))
 	}
-	isOneOf := func(target error) bool { return errors.Is(err, target) }
 	gaveUp := errors.Is(err, context.Canceled)
 	switch {
 	case errors.Is(err, mysql.ErrPktTooLarge):
 		return FaultTooLarge
-	case slices.ContainsFunc(driverErrors, isOneOf), is[*certs.Error](err):
+	case is[*certs.Error](err), slices.ContainsFunc(driverErrors, func(of error) bool { return errors.Is(err, of) }):
 		return FaultUnavailable
 	case is[*net.OpError](err) && !gaveUp: // a dial that timed out by itself also says that it is a deadline
 		return FaultUnavailable
