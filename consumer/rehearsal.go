@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -79,12 +78,15 @@ func NewRehearsal(cfg Config, h Handler, db *gorm.DB, pool *sql.DB) (*Rehearsal,
 func (r *Rehearsal) now() time.Time { return time.Now().Add(r.ahead) }
 
 // Deliver has messages delivered in one batch, as a producer publishes them, and says how each delivery ended. The key
-// stands in the header x-message-key, and in message_id where that is empty; an empty one stands in neither.
+// stands in the header x-message-key, and in message_id where that is empty; an empty one stands in neither. It panics
+// over headers that AMQP has no types for.
 func (r *Rehearsal) Deliver(ctx context.Context, msgs ...Message) []Ended {
 	batch := make([]rabbit.Delivery, len(msgs))
 	for i, m := range msgs {
-		headers := rabbit.Table{}
-		maps.Copy(headers, m.Headers)
+		headers, _, err := rabbit.Sendable(m.Headers)
+		if err != nil {
+			panic(fmt.Sprintf("deliver %s/%q: %v", m.Tag, m.Key, err))
+		}
 		if m.Key != "" {
 			headers["x-message-key"] = m.Key
 		}

@@ -89,7 +89,7 @@ func Message(tag, key string, body any) consumer.Message {
 // Deliver has one message delivered, and says how that delivery ended. A message that was delivered before is a copy of
 // it. Of m count what a producer says: Tag, Key, Body, Headers, MessageID, ContentType and PublishedAt. The key stands
 // in the header x-message-key, and in message_id where that is empty; leave it empty where Config.KeyFrom finds it
-// elsewhere.
+// elsewhere. The handler has Headers in the types in which they come from RabbitMQ, such as int64 for an int.
 func (w *Trial) Deliver(m consumer.Message) consumer.Ended { return w.DeliverAll(m)[0] }
 
 // DeliverAll is Deliver for many messages in one batch, which a handler gets in one call. The ends are in their order.

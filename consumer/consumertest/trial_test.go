@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -289,11 +290,15 @@ func TestATrialWarnsOfWhatACheckFinds(t *testing.T) {
 }
 
 // Given messages that a handler puts into the outbox, then those stand there whose effects are committed, once each,
-// and what is cancelled does not.
+// and what is cancelled does not. Headers have the types in which they come and are sent, and nothing goes back to a
+// savepoint that there is not.
 func TestTheOutboxHasWhatIsCommitted(t *testing.T) {
 	w := consumertest.New(t, consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		err := outbox.Put(ctx, consumer.SQL(tx),
-			outbox.Message{Tag: "freed", Key: m.Key, Value: string(m.Body), Headers: map[string]any{"shop": "a"}},
+		if m.Key == "nowhere" {
+			return tx.RollbackTo(m.Key).Error
+		}
+		err := outbox.Put(ctx, consumer.SQL(tx), outbox.Message{Tag: "freed", Key: m.Key, Value: string(m.Body),
+			Headers: map[string]any{"shop": fmt.Sprintf("%T", m.Headers["shop"]), "n": math.MaxInt}},
 			outbox.Message{Tag: "reminder", Key: m.Key, Body: []byte("{}"), Delay: time.Hour, Exchange: outbox.DefaultExchange})
 		if err == nil && m.Key == "b2" {
 			_, err = outbox.Cancel(ctx, consumer.SQL(tx), "reminder", m.Key)
@@ -303,12 +308,18 @@ func TestTheOutboxHasWhatIsCommitted(t *testing.T) {
 		}
 		return free(ctx, tx, m)
 	}), consumertest.Options{})
-	w.DeliverAll(consumertest.Message(tag, "b1", "{}"), consumertest.Message(tag, "b2", "{}"),
-		consumertest.Message(tag, "b3", "late"), consumertest.Message("other", "b1", "{}"))
+	msgs := []consumer.Message{consumertest.Message(tag, "b1", "{}"), consumertest.Message(tag, "b2", "{}"),
+		consumertest.Message(tag, "b3", "late"), consumertest.Message("other", "b1", "{}")}
+	for i := range msgs {
+		msgs[i].Headers = map[string]any{"shop": 5}
+	}
+	w.DeliverAll(msgs...)
+	says(t, w.Deliver(consumertest.Message(tag, "nowhere", "{}")), consumer.Retried, "SAVEPOINT NOWHERE does not exist")
 	got := w.Puts()
 	slices.SortFunc(got, func(a, b outbox.Message) int { return strings.Compare(a.Key+a.Tag, b.Key+b.Tag) })
 	freed := func(key string) outbox.Message {
-		return outbox.Message{Tag: "freed", Key: key, Body: []byte(`"{}"`), Headers: map[string]any{"shop": "a"}}
+		return outbox.Message{Tag: "freed", Key: key, Body: []byte(`"{}"`),
+			Headers: map[string]any{"shop": "int64", "n": int64(math.MaxInt)}}
 	}
 	want(t, "the outbox", got, freed("b1"),
 		outbox.Message{Tag: "reminder", Key: "b1", Body: []byte("{}"), Delay: time.Hour, Exchange: outbox.DefaultExchange},

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
@@ -124,12 +126,14 @@ func (c *conn) enter(query string, args []driver.NamedValue) (Statement, error) 
 	for _, a := range args {
 		s.Args = append(s.Args, a.Value)
 	}
-	_, name := savepoint(query)
-	switch {
+	verb, name := savepoint(query)
+	switch _, known := c.saved[name]; {
 	case !c.in:
 		return s, errOutside
 	case name == "" && c.rows != nil && !c.rows.closed:
 		return s, mysqldb.ErrRowsOpen
+	case name != "" && verb != "SAVEPOINT" && !known:
+		return s, &mysql.MySQLError{Number: 1305, Message: "SAVEPOINT " + name + " does not exist"}
 	}
 	c.rows = nil
 	return s, nil

@@ -54,6 +54,9 @@ func propertyBytes(p *Publishing) (int, error) {
 	return size, nil
 }
 
+// Sendable copies headers with every value in the type in which it would arrive, and counts the encoded bytes.
+func Sendable(headers map[string]any) (Table, int, error) { return sendableTable(headers, 0) }
+
 // sendableTable copies a table with every value in a type that AMQP has, and counts the encoded bytes.
 func sendableTable(t map[string]any, depth int) (amqp.Table, int, error) {
 	if depth > maxDepth {

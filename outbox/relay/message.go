@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -35,7 +34,7 @@ var errUnfit = errors.New("it cannot be sent")
 func (r *Relay) row(w stored) row {
 	m := outbox.Message{Tag: string(w.tag), Key: string(w.key), Body: w.body, ContentType: string(w.contentType)}
 	out := row{tag: m.Tag, key: m.Key, due: time.Now().Add(-time.Duration(w.late.Int64) * time.Microsecond)}
-	headers, err := decodeHeaders(w.headers)
+	headers, err := Headers(w.headers)
 	m.Headers = headers
 	to := rabbit.Publishing{Exchange: r.cfg.Exchange, Key: r.cfg.RoutingKey}
 	if w.exchange != nil {
@@ -77,8 +76,8 @@ func (r *Relay) row(w stored) row {
 	return out
 }
 
-// decodeHeaders reads a JSON object; a number without point and exponent is an integer.
-func decodeHeaders(text []byte) (map[string]any, error) {
+// Headers reads a row's column of them, a JSON object; a number without point and exponent is sent as an integer.
+func Headers(text []byte) (map[string]any, error) {
 	if text == nil {
 		return nil, nil
 	}
@@ -96,15 +95,12 @@ func decodeHeaders(text []byte) (map[string]any, error) {
 		if !ok {
 			continue
 		}
-		if whole, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
-			h[name] = whole
-			continue
+		var err error
+		if h[name], err = n.Int64(); err != nil {
+			if h[name], err = n.Float64(); err != nil {
+				return nil, err
+			}
 		}
-		f, err := n.Float64()
-		if err != nil {
-			return nil, err
-		}
-		h[name] = f
 	}
 	return h, nil
 }
