@@ -70,7 +70,7 @@ func (s *rowSource) list(ctx context.Context) (err error) {
 	if !s.begun {
 		return s.listBegun(ctx)
 	}
-	s.tally.passed = true
+	s.tally.passed = s.tally.passed || len(s.poor) == 0 // else some of it is met in the queue yet
 	if s.ended {
 		return io.EOF
 	}

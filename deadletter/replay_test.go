@@ -381,6 +381,28 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 	}
 }
 
+// Given a letter that only the queue has, and a process that died when it had reopened its row; when the next one ends
+// before it comes to the queue, then it has not called that letter published, and a third publishes it.
+func TestALetterThatOnlyTheQueueHasIsPublishedByWhoeverGoesOn(t *testing.T) {
+	w := newWorld(t).dead(dedup.ReasonExhausted, "poor")
+	w.Exec("UPDATE consumer_log SET msg_body = NULL")
+	set := deadletter.Set{Filter: all, CutOff: require.Get(w.Records.Now(t.Context()))(t).Add(time.Minute), Name: "set"}
+	w.killedAt(deadletter.PointReopened, set)
+	w.dead(dedup.ReasonExhausted, "other")
+	ctx, end := context.WithCancel(t.Context())
+	_, err := w.letters().Replay(ctx, set, deadletter.ReplayOptions{Progress: func(p deadletter.Progress) {
+		if p.Done == 1 && p.Confirmed {
+			set.Confirmed = require.Get(w.Records.Now(t.Context()))(t)
+		}
+		if p.Done == 1 {
+			end()
+		}
+	}})
+	require.Is(t, errors.Is(err, context.Canceled), true, "the second process, %v, is ended", err)
+	w.replay(set, plain)
+	w.wantRow(identity("poor"), dedup.Failed, 2)
+}
+
 // Given a process that SIGKILL ends when it has reopened its second row, or published its second message, when another
 // one replays, then each message has one effect.
 func TestAReplayOfAKilledProcessIsDoneByTheNext(t *testing.T) {
