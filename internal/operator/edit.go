@@ -103,7 +103,7 @@ func (d *Operator) edited(ctx context.Context, r EditRequest) (row dedup.Row, m 
 		Tag: was.Tag, Body: []byte(r.Body), Headers: r.Headers, ContentType: was.ContentType,
 		Exchange: outbox.DefaultExchange, RoutingKey: d.o.Queue, // no other queue that is bound beside it
 	}
-	if m.Key, err = d.freeKey(ctx, m.Tag, was.Key); err != nil {
+	if m.Key, err = d.freeKey(ctx, m.Tag, r.Key); err != nil {
 		return row, m, err
 	}
 	if err := m.Validate(); err != nil {

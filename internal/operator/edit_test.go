@@ -13,7 +13,9 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/assert"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // edit is a letter with a body that the letters of a world do not have.
@@ -111,6 +113,30 @@ func TestOfManyWhoEditReplayAndDiscardALetterOneDoes(t *testing.T) {
 	assert.Is(t, w.Number("SELECT COUNT(*) FROM rollbackd_outbox WHERE msg_key LIKE 'once/%'"), 1, "sent")
 	if t.Logf("%d of 8 were edited, the others replayed", edited); edited == 0 {
 		t.Error("none was edited: nothing was tried")
+	}
+}
+
+// Given two letters of one key, one of them filed as conflict, when both are edited, the second after the first one's
+// message has left the outbox, then each is another message, which leads back to its letter.
+func TestLettersOfOneKeyAreEditedToMessagesOfDifferentKeys(t *testing.T) {
+	w := newWorld(t).outbox().dead("shelf is locked", "k")
+	d := letters.Message("k", `{"other":1}`)
+	filed, _ := wire.Conflict(w.Identify(d), d.Body)
+	w.Must(w.Records.Dead(t.Context(), dedup.Row{}, letters.Entry(filed, d), dedup.ReasonConflict, "no"))
+	var all []operator.Edited
+	for _, k := range []dedup.Identity{letters.Identity("k"), filed.Identity} {
+		r, did := edit(k.Key), operator.Edited{}
+		r.Tag = k.Tag
+		a := require.Get(w.desk.Edit(t.Context(), anna, "", r))(t)
+		w.Exec("DELETE FROM rollbackd_outbox")
+		require.OK(t, json.Unmarshal(a.Detail, &did))
+		all = append(all, did)
+	}
+	require.Is(t, all[0].Sent != all[1].Sent, true, "%v are different", all)
+	for _, did := range all {
+		told := require.Get(w.dead("no", did.Sent.Key).lookup().OfKey(t.Context(), did.Sent.Key, did.Sent.Tag))(t)
+		assert.That(t, len(told.Messages) == 1 && told.Messages[0].EditedFrom != nil &&
+			*told.Messages[0].EditedFrom == did.MessageName, "%v is told as %+v", did, told.Messages)
 	}
 }
 
