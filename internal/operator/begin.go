@@ -268,12 +268,28 @@ func (d *Operator) resolve(ctx context.Context, f deadletter.Filter) (deadletter
 	if d.o.OrderOf == nil {
 		return f, fmt.Errorf("%w: orders are not known to this handler; choose by key", ErrRequest)
 	}
-	var err error
-	if f.Keys, err = d.o.keysOf(ctx, f.Order, f.Keys); err != nil {
+	told, err := d.o.OfOrder(ctx, f.Order)
+	if err != nil {
 		return f, fmt.Errorf("look up order %q: %w", f.Order, err)
 	}
-	return f, cmp.Or(refuseIf(len(f.Keys) == 0, "no message is known of order %q", f.Order),
-		refuseIf(len(f.Keys) > dedup.MaxListedKeys, "order %q has over %d messages", f.Order, dedup.MaxListedKeys))
+	among := f.Keys
+	f.Keys = nil
+	for _, m := range told.Messages {
+		if key := m.Row.Key; (f.Tag == "" || f.Tag == m.Row.Tag) && (len(among) == 0 || slices.Contains(among, key)) {
+			f.Keys = append(f.Keys, key)
+		}
+	}
+	f.Keys = sorted(f).Keys
+	if err = cmp.Or(refuseIf(len(f.Keys) == 0, "no message is known of order %q", f.Order),
+		refuseIf(len(f.Keys) > dedup.MaxListedKeys, "order %q has over %d messages", f.Order, dedup.MaxListedKeys),
+	); err != nil {
+		return f, err
+	}
+	rows, _, err := d.o.Records.List(ctx, dedup.Filter{Group: d.o.Group, Tag: f.Tag, Keys: f.Keys,
+		Statuses: []dedup.Status{dedup.Dead}, Limit: dedup.MaxListed})
+	stranger := func(row dedup.Row) bool { return !told.has(row.Identity) }
+	return f, cmp.Or(err, refuseIf(slices.ContainsFunc(rows, stranger), "a letter that is not known to be of order %q has"+
+		" the key of one that is, under another tag: say the tag too", f.Order))
 }
 
 // set is the set of a request under the id of its act.

@@ -153,22 +153,6 @@ func (o Lookup) OfOrder(ctx context.Context, orderSN string) (Told, error) {
 	return t, nil
 }
 
-// keysOf are the keys of the messages that are known to be about an order, each once; of those among others only, if
-// there are others.
-func (o Lookup) keysOf(ctx context.Context, orderSN string, among []string) (keys []string, err error) {
-	told, err := o.OfOrder(ctx, orderSN)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range told.Messages {
-		if key := m.Row.Key; len(among) == 0 || slices.Contains(among, key) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys), nil
-}
-
 // searchBodies finds the messages whose kept body is about the order, or, where it cannot be read, holds its number.
 func (o Lookup) searchBodies(ctx context.Context, t *Told, orderSN string) error {
 	states := []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead, dedup.Discarded}

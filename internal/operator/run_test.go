@@ -165,6 +165,23 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	}
 }
 
+// Given a letter of another order, under another tag with the key of an order's letter, when the order's are discarded,
+// then that is refused until the tag is said, which takes the order's alone.
+func TestARunOverAnOrderTakesNoOtherOrdersLetter(t *testing.T) {
+	w := newWorld(t).dead("no", "k")
+	w.Reservation("order", 1, 2, letters.Identity("k"), 0)
+	w.Exec("UPDATE consumer_log SET msg_tag = 'other'")
+	w.dead("no", "k")
+	r := operator.Request{Kind: operator.KindDiscard, Filter: deadletter.Filter{Order: "order"}, Why: "it never was",
+		CutOff: require.Get(w.desk.Now(t.Context()))(t)}
+	_, err := w.desk.Start(t.Context(), anna, r)
+	assert.Error(t, err, operator.ErrRequest, "the discard")
+	r.Filter.Tag = tag
+	w.daemon()
+	w.wantEnded(w.ends(w.start(r).ID), operator.Done, "1 discarded")
+	assert.Is(t, w.Number("SELECT consumer_status FROM consumer_log WHERE msg_tag = 'other'"), 3, "the other's row")
+}
+
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in
 // the same process, leaves alone what was published and confirmed long before: it is not reopened and published again.
 func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
