@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -134,6 +135,25 @@ func orNull(s string) []byte {
 		return nil
 	}
 	return []byte(s)
+}
+
+// Headers are those of a message as JSON has them: a number without point and exponent is an integer, with all its
+// digits.
+type Headers map[string]any
+
+// UnmarshalJSON reads an object.
+func (h *Headers) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	err := d.Decode((*map[string]any)(h))
+	for name, v := range *h {
+		if n, ok := v.(json.Number); ok && err == nil {
+			if (*h)[name], err = n.Int64(); err != nil {
+				(*h)[name], err = n.Float64()
+			}
+		}
+	}
+	return err
 }
 
 // encodeHeaders writes headers as a JSON object. A number without point and exponent is an integer when it is sent.

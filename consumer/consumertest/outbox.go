@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/outbox"
-	"github.com/rollbackd/rollbackd/outbox/relay"
 )
 
 // Outbox takes the place of a transaction, as [outbox.Tx], and keeps what [outbox.Put] puts and [outbox.Cancel] does
@@ -95,8 +95,9 @@ func messageOf(row []any) (m outbox.Message, err error) {
 	if exchange, _ := row[5].([]byte); exchange != nil && len(exchange) == 0 {
 		m.Exchange = outbox.DefaultExchange
 	}
-	headers, _ := row[4].([]byte)
-	m.Headers, err = relay.Headers(headers)
+	if headers, _ := row[4].([]byte); headers != nil {
+		err = json.Unmarshal(headers, (*outbox.Headers)(&m.Headers))
+	}
 	if at, ok := row[7].(string); ok && err == nil {
 		m.NotBefore, err = time.Parse("2006-01-02 15:04:05.000000", at)
 	}

@@ -23,7 +23,7 @@ type EditRequest struct {
 	Key string `json:"key" maxLength:"255"`
 	// Body and Headers are those of the new message; headers are texts, numbers, true and false.
 	Body    string         `json:"body"`
-	Headers map[string]any `json:"headers,omitempty"`
+	Headers outbox.Headers `json:"headers,omitempty"`
 	Why     string         `json:"why,omitempty" maxLength:"1000"`
 }
 

@@ -141,14 +141,17 @@ func TestLettersOfOneKeyAreEditedToMessagesOfDifferentKeys(t *testing.T) {
 }
 
 // Given letters with headers that an outbox carries and others, when one is read to be edited, then it has those of its
-// producer, and those that would be lost are named.
+// producer, a whole number with all its digits, and those that would be lost are named.
 func TestWhatIsEditedHasTheHeadersOfItsProducer(t *testing.T) {
 	w := newWorld(t).dead("shelf is locked", "k")
 	w.Exec(`UPDATE consumer_log SET properties = JSON_SET(CONVERT(properties USING utf8mb4), '$.headers', JSON_OBJECT(` +
-		`'x-shop', 'north', 'x-count', JSON_OBJECT('$int64', '3'), 'x-message-key', 'k', 'x-rollbackd-error', 'shelf', ` +
-		`'x-list', JSON_ARRAY('a')))`)
+		`'x-shop', 'north', 'x-count', JSON_OBJECT('$int64', '9007199254740993'), 'x-message-key', 'k', ` +
+		`'x-rollbackd-error', 'shelf', 'x-list', JSON_ARRAY('a')))`)
 	got := require.Get(w.desk.Editable(t.Context(), operator.MessageName{Tag: tag, Key: "k"}))(t)
-	text := require.Get(json.Marshal(got.Headers))(t)
-	assert.That(t, string(text) == `{"x-count":3,"x-shop":"north"}` && len(got.Lost) == 1 && got.Lost[0] == "x-list",
-		"headers %s, lost %v; properties %s", text, got.Lost, w.Row("k").Properties)
+	text := require.Get(json.Marshal(got.EditRequest))(t)
+	var asked operator.EditRequest // as a page or a program sends it
+	require.OK(t, json.Unmarshal(text, &asked))
+	text = require.Get(json.Marshal(asked.Headers))(t)
+	assert.That(t, string(text) == `{"x-count":9007199254740993,"x-shop":"north"}` && len(got.Lost) == 1 &&
+		got.Lost[0] == "x-list", "headers %s, lost %v; properties %s", text, got.Lost, w.Row("k").Properties)
 }

@@ -1,13 +1,11 @@
 package relay
 
 import (
-	"bytes"
 	"cmp"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -34,7 +32,11 @@ var errUnfit = errors.New("it cannot be sent")
 func (r *Relay) row(w stored) row {
 	m := outbox.Message{Tag: string(w.tag), Key: string(w.key), Body: w.body, ContentType: string(w.contentType)}
 	out := row{tag: m.Tag, key: m.Key, due: time.Now().Add(-time.Duration(w.late.Int64) * time.Microsecond)}
-	headers, err := Headers(w.headers)
+	var headers outbox.Headers
+	var err error
+	if w.headers != nil {
+		err = json.Unmarshal(w.headers, &headers)
+	}
 	m.Headers = headers
 	to := rabbit.Publishing{Exchange: r.cfg.Exchange, Key: r.cfg.RoutingKey}
 	if w.exchange != nil {
@@ -74,33 +76,4 @@ func (r *Relay) row(w stored) row {
 	}
 	out.publishing = to
 	return out
-}
-
-// Headers reads a row's column of them, a JSON object; a number without point and exponent is sent as an integer.
-func Headers(text []byte) (map[string]any, error) {
-	if text == nil {
-		return nil, nil
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var h map[string]any
-	if err := d.Decode(&h); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something follows the object")
-	}
-	for name, v := range h {
-		n, ok := v.(json.Number)
-		if !ok {
-			continue
-		}
-		var err error
-		if h[name], err = n.Int64(); err != nil {
-			if h[name], err = n.Float64(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return h, nil
 }

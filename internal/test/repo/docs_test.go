@@ -115,7 +115,7 @@ var public = []string{"admin", "consumer", "consumer/consumertest", "outbox", "o
 // unshown are verbs that no user calls, by who does; a star stands for all that begin so.
 var unshown = map[string]string{
 	"the engine calls its Handler and its Locker": "consumer.Mux.* lock.None.* lock.NamesOf",
-	"package consumertest is their door":          "consumer.NewRehearsal dedup.NewMemory outbox/relay.Headers",
+	"package consumertest is their door":          "consumer.NewRehearsal dedup.NewMemory",
 	"package admin and the daemon are its door":   "consumer.Consumer.Rehearse",
 	"the engine and the tools of this module move rows, as the comment of package dedup says": "dedup.Log.* " +
 		"dedup.CheckSets dedup.Tables dedup.Cooling.* dedup.Field.In " +
@@ -127,6 +127,7 @@ var unshown = map[string]string{
 		"deadletter.Letters.Sweep deadletter.Letters.UnknownQueue stock.Negative stock.LockReservationsOf stock.Reservations",
 	"whoever writes a lock reads package locktest": "lock.Over lock.ReadHeld lock.ReadState",
 	"it is NewRedis for several clients":           "lock.NewRedlock",
+	"package json calls it":                        "outbox.Headers.*",
 }
 
 // Given the packages that a library user imports, then pkg.go.dev shows an example beside each function and method that
