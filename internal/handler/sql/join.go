@@ -229,7 +229,7 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []*joinedRun) (mi
 		if !sh.oneInteger() || sh.assigns {
 			var w statement
 			w.set(sh, r)
-			write = w.String() + fmt.Sprint(w.args...)
+			write = fmt.Sprintf("%s%q", &w, w.args)
 		}
 		same[write] = append(same[write], r)
 	}

@@ -10,27 +10,45 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/require"
 )
 
-// Given a table whose CHECK is a bound, or another condition, when two messages add to one row, then they are added up
-// only below a bound, and what the CHECK refuses is refused either way.
+// Given a table whose CHECK is a bound, or another condition, or a statement with a condition on what the server
+// writes beside the sum, when two messages add to one row, then they are added up only where that means the same, and
+// what the CHECK or the condition refuses is refused either way.
 func TestRunsAreAddedUpOnlyBelowBounds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `
-CREATE TABLE bound (id INT PRIMARY KEY, n INT NOT NULL, CHECK (n >= -5), CONSTRAINT most CHECK (n < 100)) ENGINE=InnoDB;
+CREATE TABLE bound (id INT PRIMARY KEY, n INT NOT NULL, at DATETIME DEFAULT '2021-01-01' ON UPDATE CURRENT_TIMESTAMP,
+	CHECK (n >= -5), CONSTRAINT most CHECK (n < 100)) ENGINE=InnoDB;
 CREATE TABLE odd (id INT PRIMARY KEY, n INT NOT NULL CHECK (n MOD 2 = 0)) ENGINE=InnoDB;
-INSERT INTO bound VALUES (1, 0); INSERT INTO odd VALUES (1, 0)`)
-	for table, want := range map[string]bool{"bound": true, "odd": false} {
-		f := w.parse("UPDATE " + table + " SET n = n + :n WHERE id = :id; -- expect 1, else permanent")
+CREATE TABLE told (id INT PRIMARY KEY, n INT NOT NULL, free INT AS (6 - n)) ENGINE=InnoDB`)
+	for of, want := range map[string]bool{
+		"bound:": true, "odd:": false, "told: AND free >= 0": false, "bound: AND at > '2020-01-01'": false,
+	} {
+		table, condition, _ := strings.Cut(of, ":")
+		w.exec("REPLACE INTO " + table + " (id, n) VALUES (1, 0)")
+		f := w.parse("UPDATE " + table + " SET n = n + :n WHERE id = :id" + condition + "; -- expect 1, else permanent")
 		p := f.plan.Load()
-		require.That(t, p.joins(), "statements on %s are not joined at all", table)
+		require.That(t, p.joins(), "statements on %s are not joined at all", of)
 		for _, s := range f.all {
-			assert.Is(t, p.shapes[s].repeats, want, "runs on one row of %s are added up", table)
+			assert.Is(t, p.shapes[s].repeats, want, "runs on one row of %s are added up", of)
 		}
 		h := New(f)
-		assert.OK(t, w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...), table)
+		assert.OK(t, w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...), of)
 		err := w.handle(h, messages(`{"id":1,"n":1}`, `{"id":1,"n":99}`)...)
-		assert.That(t, err != nil, "%s took what its CHECK refuses", table)
-		w.want(table, "SELECT n FROM "+table, "6")
+		assert.That(t, err != nil, "%s took what is refused", of)
+		w.want(of, "SELECT n FROM "+table, "6")
 	}
+}
+
+// Given two messages whose texts are the same when they stand in a row, when they are written by joined statements,
+// then each row has those of its own message.
+func TestTextsOfTwoMessagesAreNotMistakenForEachOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE goods (id INT PRIMARY KEY, house VARCHAR(9), shelf VARCHAR(9)) ENGINE=InnoDB;
+INSERT INTO goods (id) VALUES (1), (2)`)
+	f := w.parse("UPDATE goods SET house = :house, shelf = :shelf WHERE id = :id; -- expect 1, else permanent")
+	require.That(t, f.Joined(), "it is not joined: nothing is tried")
+	assert.OK(t, w.handle(New(f), messages(`{"id":1,"house":"A1","shelf":"1"}`, `{"id":2,"house":"A","shelf":"11"}`)...))
+	w.want("where they are", "SELECT * FROM goods ORDER BY id", "1 A1 1\n2 A 11")
 }
 
 // Given a row that has already what a joined statement writes, when it is written with others, then its message alone

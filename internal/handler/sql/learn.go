@@ -212,7 +212,8 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 	tokens := tokensOf(definition[0][1])
 	// A second run must find what the first found, and whatever refuses the sum must refuse one of its steps.
 	sh.repeats = sh.unique == len(sh.key) && len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
-		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) })
+		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) }) &&
+		!slices.ContainsFunc(tokens, func(t token) bool { return t.is("GENERATED") || t.is("UPDATE") && sh.tested != nil })
 	if slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }) {
 		return sh.table + " keeps versions of its rows", "a table without system versioning", nil
 	}
