@@ -135,7 +135,9 @@ func (t token) raw() string {
 func (r *reader) constant() {
 	switch {
 	case r.try(r.has("NOW", "UTC_TIMESTAMP", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")):
-		r.mark("(")
+		if r.mark("("); !r.bad { // behind a space the server takes NOW for a function of the user's
+			r.parts[len(r.parts)-1].text = "("
+		}
 		r.try(r.peek().isNumber())
 		r.mark(")")
 	case r.try(r.peek().mark("-")):
