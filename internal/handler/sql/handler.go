@@ -60,7 +60,7 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 		}
 		ok, err := b.joined(ctx, p)
 		undo := errors.Is(err, errNotJoined)
-		if undo || mysqldb.Refuses(err) { // whose it is shows when its halves are run message by message
+		if undo || mysqldb.Misworded(err) || mysqldb.Refuses(err) { // whose it is shows when its halves run one by one
 			h.single.Store(singleBatches)
 		}
 		if undo {

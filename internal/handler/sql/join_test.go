@@ -124,3 +124,24 @@ func TestABoundIsKnownAsServersShowIt(t *testing.T) {
 		assert.Is(t, checksAreBounds(tokensOf(definition)), want, "%s is a bound", definition)
 	}
 }
+
+// Given an index, or a column that no statement names, by which joined statements find their rows, when somebody takes
+// it away while they run, then a batch that fails is handled when it is tried again: the statements themselves are as
+// good as before.
+func TestWhatStatementsDoNotNeedMayGoWhileTheyRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE seen (id INT NOT NULL, old INT, UNIQUE by_id (id)) ENGINE=InnoDB;
+CREATE TABLE goods (id INT NOT NULL, n INT NOT NULL, UNIQUE by_id (id)) ENGINE=InnoDB;
+INSERT INTO seen VALUES (1, 0), (2, 0); INSERT INTO goods VALUES (1, 0), (2, 0)`)
+	for gone, text := range map[string]string{
+		"seen DROP old": "SELECT id FROM seen WHERE id = :id; -- expect 1, else permanent",
+		"goods DROP INDEX by_id, ADD UNIQUE k (id)": "UPDATE goods SET n = n + 1 WHERE id = :id; -- expect 1, else permanent",
+	} {
+		f := w.parse(text)
+		require.That(t, f.Joined(), "it is not joined: nothing is tried")
+		w.exec("ALTER TABLE " + gone)
+		h := New(f)
+		assert.That(t, w.handle(h, messages(`{"id":1}`, `{"id":2}`)...) != nil, "%s: nothing was in the way", gone)
+		assert.OK(t, w.handle(h, messages(`{"id":1}`, `{"id":2}`)...), "%s, the second time:", gone)
+	}
+}
