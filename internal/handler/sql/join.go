@@ -85,10 +85,10 @@ func (r *joinedRun) prepare(sh *shape) (ok bool) {
 func (sh *shape) keyOf(values []any) (key string, ok bool) {
 	for i, v := range values {
 		text, ok := v.(string)
-		if !sh.key[i].integer {
+		if n, integer := scaled(v, 0); sh.key[i].integer {
+			key, ok = key+fmt.Sprintf("%020d", uint64(n)^1<<63), integer
+		} else {
 			key += strconv.Quote(text)
-		} else if n, integer := scaled(v, 0); integer {
-			key, ok = key+fmt.Sprintf("%020d", uint64(n)^1<<63), true
 		}
 		if !ok {
 			return "", false

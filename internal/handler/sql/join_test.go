@@ -125,6 +125,23 @@ func TestABoundIsKnownAsServersShowIt(t *testing.T) {
 	}
 }
 
+// Given messages that write the number of a row as text, of which the first names none, when they are handled by
+// statements that are joined, then it alone is blamed, and the others have their effect.
+func TestANumberThatIsWrittenAsTextNamesItsOwnRow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE goods (id INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB;
+INSERT INTO goods VALUES (1, 0), (2, 0)`)
+	for _, text := range []string{
+		"UPDATE goods SET n = n + :n WHERE id = :id; -- expect 1, else permanent",
+		"SELECT id FROM goods WHERE id = :id; -- expect 1, else permanent",
+	} {
+		f := w.parse(text)
+		require.That(t, f.Joined(), "it is not joined: nothing is tried")
+		by := blamed(t, w.handle(New(f), messages(`{"id":"9","n":1}`, `{"id":"1","n":2}`, `{"id":"2","n":3}`)...))
+		assert.That(t, len(by) == 1 && by[0] != nil, "%s: blamed are %v, want message 0 alone", text, by)
+	}
+}
+
 // Given an index, or a column that no statement names, by which joined statements find their rows, when somebody takes
 // it away while they run, then a batch that fails is handled when it is tried again: the statements themselves are as
 // good as before.
