@@ -81,14 +81,14 @@ func (c *caller) noAnswer(err error, sent bool) error {
 }
 
 // body is the beginning of an answer as one line of text; the rest is read so that the connection can be used again.
-// When that takes too long stop ends it. The time that ctx leaves for the call is never used up: a call whose time is
-// over counts as one without an answer.
+// When that takes too long stop ends it, or Close, where it is a 101 and no context reaches the connection. The time
+// that ctx leaves for the call is never used up: a call whose time is over counts as one without an answer.
 func body(ctx context.Context, resp *http.Response, stop func()) string {
 	bound := time.Second
 	if ends, ok := ctx.Deadline(); ok {
 		bound = min(bound, time.Until(ends)/2)
 	}
-	defer time.AfterFunc(bound, stop).Stop()
+	defer time.AfterFunc(bound, func() { stop(); _ = resp.Body.Close() }).Stop()
 	kept, _ := io.ReadAll(io.LimitReader(resp.Body, keptAnswer)) // its status has said all
 	_, _ = io.CopyN(io.Discard, resp.Body, readAnswer)
 	return oneLine(string(kept))

@@ -332,6 +332,10 @@ func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
 		"slow, applied": {
 			answer: "HTTP/1.1 200 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallApplied,
 		},
+		"slow, another protocol": {
+			answer: "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", then: "x", every: 50 * time.Millisecond,
+			kind: consumer.CallMisconfigured,
+		},
 		"body that never comes": {answer: "HTTP/1.1 422 x\r\nContent-Length: 9\r\n\r\n", kind: consumer.CallPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
