@@ -26,6 +26,7 @@ type joinedRun struct {
 	key   string  // the same as one, see keyOf
 	sums  []int64 // of shape.adds
 	found bool    // its row is there
+	adds  bool    // it stands for several, which add
 }
 
 // runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined. Owners are those of
@@ -196,6 +197,7 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []*joinedRun) (mi
 			for i := range r.sums {
 				first.sums[i] += r.sums[i]
 			}
+			first.adds = len(r.sums) > 0
 			continue
 		}
 		byKey[r.key] = r
@@ -328,7 +330,9 @@ func (b *batch) lockRows(ctx context.Context, sh *shape, all []*joinedRun, byKey
 			}
 			key, _ := sh.keyOf(keys)
 			r := byKey[key]
-			if r == nil || r.found { // a collation may find a row under another spelling of its key
+			// A collation may find a row under another spelling of its key; and where nothing is added to NULL, a second run
+			// may change nothing.
+			if r == nil || r.found || r.adds && row[len(keys)] == "1" {
 				return errNotJoined
 			}
 			r.found = true

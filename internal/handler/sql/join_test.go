@@ -162,3 +162,19 @@ INSERT INTO seen VALUES (1, 0), (2, 0); INSERT INTO goods VALUES (1, 0), (2, 0)`
 		assert.OK(t, w.handle(h, messages(`{"id":1}`, `{"id":2}`)...), "%s, the second time:", gone)
 	}
 }
+
+// Given messages that add to one row, where NULL stands, and write what then stands there already, when they are
+// joined, then they are judged as they are one by one: the second changes nothing.
+func TestWhatIsAddedToNullChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE goods (id INT PRIMARY KEY, n INT, state VARCHAR(9)) ENGINE=InnoDB;
+INSERT INTO goods VALUES (1, NULL, NULL), (2, 0, NULL)`)
+	f := w.parse("UPDATE goods SET state = 'x', n = n + :n WHERE id = :id; -- expect 1, else permanent")
+	require.That(t, f.Joined(), "it is not joined: nothing is tried")
+	h := New(f).(*handler)
+	assert.OK(t, w.handle(h, messages(`{"id":2,"n":1}`, `{"id":2,"n":2}`, `{"id":1,"n":3}`)...))
+	assert.Is(t, h.single.Load(), 0, "batches that are run message by message, because of a NULL that one adds to")
+	w.exec("UPDATE goods SET state = 'y'")
+	by := blamed(t, w.handle(h, messages(`{"id":1,"n":1}`, `{"id":1,"n":2}`, `{"id":2,"n":4}`)...))
+	assert.That(t, len(by) == 1 && by[1] != nil, "blamed: %v, want message 1 alone", by)
+}

@@ -190,6 +190,7 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 		}
 	}
 	for i, a := range sh.adds {
+		sh.assigned = slices.Insert(sh.assigned, 0, a.column) // for lockRows, which looks whether it is NULL
 		kind := types[strings.ToLower(a.column)]
 		if kind == "decimal" {
 			at := slices.IndexFunc(columns, func(c []string) bool { return strings.EqualFold(c[0], a.column) })
