@@ -161,6 +161,7 @@ func (f *File) checkTables(ctx context.Context, on mysqldb.Queryer) (refused []*
 			refused = append(refused, &Error{f.Name, s.At, errors.New(why)})
 		}
 	}
+	f.triggers.Store(look.fires)
 	return refused, nil
 }
 
@@ -177,6 +178,7 @@ type tableLook struct {
 	folded bool             // the server does not tell large letters in names from small ones
 	seen   map[named]string // why it is refused, or empty
 	own    string           // the schema of the log
+	fires  bool             // one of the tables has a trigger
 	ours   []string         // tables in it that the statement may not name; nil for one that does not write
 }
 
@@ -243,6 +245,7 @@ const (
 // behind looks at the tables in the text of a view, or of triggers.
 func (l *tableLook) behind(what, query string, n named) (string, error) {
 	texts, err := rowsOf(l.ctx, l.on, query, n.schema, n.name)
+	l.fires = l.fires || query == triggerQuery && len(texts) > 0
 	for _, text := range slices.Concat(texts...) {
 		if why, err := l.at(n.schema, tokensOf(text)); why != "" || err != nil {
 			return what + ": " + why, err

@@ -172,7 +172,7 @@ func (f *File) run(ctx context.Context, conn gorm.ConnPool, m *consumer.Message,
 			if saw != nil {
 				saw(s, r, rows)
 			}
-			end.wrote = end.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
+			end.wrote = end.wrote || s.writes() && (rows > 0 || s.verb == "CALL" || f.triggers.Load())
 			if s.expect != nil && !s.expect.met(rows) {
 				end.by, end.err = s, r.unexpected(s, rows)
 				return end, nil

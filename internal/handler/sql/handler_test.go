@@ -165,3 +165,14 @@ SELECT id FROM goods WHERE id = :last AND amount <= 110; -- expect 1, else perma
 	end, err := h.(*handler).file.run(t.Context(), &countedPool{ConnPool: w.pool}, &m, nil)
 	assert.That(t, err == nil && end.wrote, "a call that tells of no row is taken for one that wrote nothing: %v", err)
 }
+
+// Given a trigger that writes also where no row changes, when the message that it wrote for fails, then the next one is
+// not judged by what that left.
+func TestWhatATriggerWroteForOneWhoFailsIsNobodysElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders+`; CREATE TABLE entry (id INT PRIMARY KEY) ENGINE=InnoDB;
+CREATE TRIGGER closing BEFORE UPDATE ON tb_order FOR EACH ROW INSERT INTO entry VALUES (1)`)
+	h := New(w.parse("UPDATE tb_order SET state = 'closed' WHERE sn = :sn; -- expect 1, else permanent"))
+	by := blamed(t, w.handle(h, messages(order("d", 1), order("a", 1))...))
+	assert.That(t, len(by) == 1 && by[0] != nil, "blamed: %v, want message 0 alone", by)
+}

@@ -31,6 +31,7 @@ type File struct {
 	// allowCall is set by "-- allow call".
 	allowCall bool
 	plan      atomic.Pointer[plan]
+	triggers  atomic.Bool // of tables that it names: they may write where a statement changes no row
 }
 
 // section is statements that run once for a message, or once for each item of a list.
