@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/url"
+	"slices"
 
 	"gorm.io/gorm"
 
@@ -40,14 +42,7 @@ type identity struct {
 func rollback(ctx context.Context, tx *gorm.DB, requests []stock.Request, o stock.Options) error {
 	var events []outbox.Message
 	o.Released = func(request int, items []stock.Item) {
-		r := &requests[request]
-		body := released{r.OrderSN, make([]quantityOf, len(items)), identity{r.Tag, r.Key}}
-		for i, it := range items {
-			body.Items[i] = quantityOf(it)
-		}
-		events = append(events, outbox.Message{
-			Tag: EventReleased, Key: eventKey(r.Tag, r.Key), Value: body, RoutingKey: EventReleased,
-		})
+		events = append(events, eventsOf(&requests[request], items)...)
 	}
 	err := stock.Rollback(ctx, tx, requests, o)
 	if len(events) == 0 {
@@ -57,6 +52,25 @@ func rollback(ctx context.Context, tx *gorm.DB, requests []stock.Request, o stoc
 		return failed
 	}
 	return err
+}
+
+// maxEventItems fit into a body, whatever their numbers and the names.
+const maxEventItems = 4000
+
+// eventsOf has an event for each so many items. The keys of those behind the first have a dot and no slash.
+func eventsOf(r *stock.Request, items []stock.Item) (events []outbox.Message) {
+	for some := range slices.Chunk(items, maxEventItems) {
+		key := eventKey(r.Tag, r.Key)
+		if n := len(events); n > 0 {
+			key = fmt.Sprintf("%x.%d", sha256.Sum256([]byte(key)), n+1)
+		}
+		body := released{r.OrderSN, make([]quantityOf, len(some)), identity{r.Tag, r.Key}}
+		for i, it := range some {
+			body.Items[i] = quantityOf(it)
+		}
+		events = append(events, outbox.Message{Tag: EventReleased, Key: key, Value: body, RoutingKey: EventReleased})
+	}
+	return events
 }
 
 // eventKey is another key for every tag and key. One of the two forms has a slash, the other has none.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/assert"
 	"github.com/rollbackd/rollbackd/internal/test/require"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 // The event is as its document shows it, and a rollback that gives back the same, should it come to that queue.
@@ -38,4 +39,21 @@ func TestEveryMessageHasAnEventKeyOfItsOwn(t *testing.T) {
 		seen[key] = name
 	}
 	assert.Is(t, eventKey("order.cancelled", "20261121-0001"), "order.cancelled/20261121-0001", "a short one")
+}
+
+// An order of more goods than a message of the outbox can name has several events, each with a key of its own.
+func TestEventsOfManyGoodsFitIntoTheOutbox(t *testing.T) {
+	items := make([]stock.Item, 9000)
+	for i := range items {
+		items[i] = stock.Item{SKU: maxSKU - int64(len(items)-i), Quantity: maxItemQuantity}
+	}
+	r := &stock.Request{OrderSN: strings.Repeat("<", 64), Tag: strings.Repeat("<", 100), Key: strings.Repeat("\x01", 255)}
+	var told []quantityOf
+	keys := map[string]bool{eventKey("t", "k"): true}
+	for _, e := range eventsOf(r, items) {
+		assert.OK(t, e.Validate())
+		told, keys[e.Key] = append(told, e.Value.(released).Items...), true
+	}
+	assert.That(t, len(told) == len(items) && told[8999] == quantityOf(items[8999]) && len(keys) == 4,
+		"%d of %d goods are told under the keys %v", len(told), len(items), keys)
 }
