@@ -11,7 +11,8 @@ import (
 // it fails with [ErrDeducted]. An order that is deducted already is done: no effect and no error.
 //
 // It fails with [ErrReleased] when any item was given back, [ErrRefused] when any was refused, [ErrNoReservation] when
-// there is none, [ErrInvalid]; any other error is the database's. After any error the caller must roll back.
+// there is none, [ErrInvalid], [ErrChanged] when a part was reserved meanwhile (try again); any other error is the
+// database's. After any error the caller must roll back.
 func Confirm(ctx context.Context, tx *gorm.DB, orderSN string) error {
 	err := checkOrder(orderSN)
 	if err == nil {
@@ -55,7 +56,7 @@ func (s *session) confirm(ctx context.Context, orderSN string) error {
 		return fmt.Errorf("deduct %d reservations: %w", open, err)
 	}
 	if changed != open {
-		return fmt.Errorf("deduct %d reservations: %d rows changed: another transaction added some", open, changed)
+		return fmt.Errorf("deduct %d reservations: %d rows changed: %w", open, changed, ErrChanged)
 	}
 	return nil
 }
