@@ -42,8 +42,10 @@ func (r *Relay) claim(ctx context.Context, from time.Time, most int) (c claim, e
 	}
 	c.owner = rand.Text()
 	where, args := keysOf(c.rows)
-	// Without a reason whoever drops rows tells a claim from a pause.
-	if _, err = tx.ExecContext(ctx, "UPDATE "+byKey+" SET owner = ?, reason = NULL, "+
+	// Without a reason whoever drops rows tells a claim from a pause. How long nobody tried is no part of a refused one's
+	// ParkAfter.
+	if _, err = tx.ExecContext(ctx, "UPDATE "+byKey+" SET owner = ?, reason = NULL, failed_at = failed_at + "+
+		"INTERVAL TIMESTAMPDIFF(MICROSECOND, next_at, UTC_TIMESTAMP(6)) MICROSECOND, "+
 		"next_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where,
 		append([]any{c.owner, r.cfg.Lease.Microseconds()}, args...)...); err != nil {
 		return claim{}, fmt.Errorf("claim: %w", err)

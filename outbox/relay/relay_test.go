@@ -142,6 +142,20 @@ func TestAMessageThatNobodyTakesHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// Given messages that were refused two days ago, when one of them has not been tried since, because RabbitMQ or every
+// relay was away, then it is tried on, and the other is parked.
+func TestWhileNobodyTriesAMessageItsDayStands(t *testing.T) {
+	w := newWorld(t)
+	w.put(outbox.Message{Tag: "t", Key: "tried", RoutingKey: "nowhere"}, outbox.Message{Tag: "t", Key: "rested",
+		RoutingKey: "nowhere"})
+	w.exec("UPDATE rollbackd_outbox SET tries = 1, failed_at = UTC_TIMESTAMP(6) - INTERVAL 2 DAY, next_at = " +
+		"IF(msg_key = 'tried', UTC_TIMESTAMP(6), failed_at + INTERVAL 1 SECOND)")
+	w.relay(w.config())
+	poll.Until(t, "both to be refused", func() bool { return w.count("tries > 1") == 2 })
+	got := stack.One[string](t, w.db, "SELECT GROUP_CONCAT(msg_key) FROM rollbackd_outbox WHERE parked_at IS NOT NULL")
+	assert.Is(t, got, "tried", "parked is")
+}
+
 // Given a queue that was full and refuses no more, because its limit was lifted and nothing has left it, then what it
 // refused arrives. RabbitMQ 3.10 goes on refusing on a channel that it has told so.
 func TestAQueueWhoseLimitIsLiftedTakesMessagesAgain(t *testing.T) {
