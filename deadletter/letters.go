@@ -224,7 +224,7 @@ type Result struct {
 	Replayed  int `json:"replayed"`  // reopened, published, acked
 	Mended    int `json:"mended"`    // of them, those with another body than their rows had
 	Discarded int `json:"discarded"` // ended and acked
-	Stale     int `json:"stale"`     // acked: their identity had ended already
+	Stale     int `json:"stale"`     // acked: their identity had ended already, or a copy of their message goes on
 	// acked: further letters of a message that the run has just replayed or discarded
 	Duplicates  int `json:"duplicates"`
 	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out

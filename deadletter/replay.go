@@ -251,7 +251,10 @@ func (r *run) judge(lt *letter) (verdict, Why) {
 		keyTaken: lt.row.Status == dedup.Absent && lt.conflicted,
 		age:      age, dated: dated, retention: r.retention, most: r.l.o.MaxReplays,
 	})
-	if v == act && lt.blockedBy != "" {
+	switch open := lt.from != nil && lt.row.Status != dedup.Discarded; {
+	case v == act && open && isSuperseded(lt.row, lt.info.Replays, 0) && r.l.o.Records.Overdue(lt.row) < time.Hour:
+		return drop, "" // a copy of its message goes on
+	case v == act && lt.blockedBy != "":
 		return leave, lt.blockedBy
 	}
 	return v, why

@@ -300,6 +300,28 @@ func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
 	w.WantQueues(1, 2)
 }
 
+// Given letters whose messages were replayed from their rows and wait for their next attempt, when all letters of the
+// queue are discarded or replayed, then these are dropped and the attempts are made; but those whose next attempt is an
+// hour late are taken, because no copy of them is left perhaps.
+func TestALetterWhoseMessageIsInRetryIsNotTaken(t *testing.T) {
+	for name, run := range map[string]func(*deadletter.Letters) (deadletter.Result, error){
+		"discard": func(l *deadletter.Letters) (deadletter.Result, error) {
+			return l.Discard(t.Context(), all, deadletter.DiscardOptions{By: "tester", Why: "a test"})
+		},
+		"replay": func(l *deadletter.Letters) (deadletter.Result, error) { return l.Replay(t.Context(), all, plain) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).dead(dedup.ReasonExhausted, "waits", "lost")
+			w.replay(deadletter.Filter{Body: "{}"}, plain)
+			w.Exec("UPDATE consumer_log SET consumer_times = 1, " +
+				"consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL IF(msg_key = 'lost', 3, 0) * 3600 + 1 SECOND")
+			res := require.Get(run(w.letters()))(t)
+			assert.Is(t, [2]int{res.Replayed + res.Discarded, res.Stale}, [2]int{1, 1}, "%+v", res)
+			w.wantRow(identity("waits"), dedup.Failed, 1)
+		})
+	}
+}
+
 // What counts is what was deleted, not what LOG_RETENTION says.
 func TestALetterIsTooOldForWhatWasPruned(t *testing.T) {
 	w := newWorld(t)
