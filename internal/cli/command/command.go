@@ -200,6 +200,17 @@ func (f *Flags) Span(since, until *time.Time, sinceHelp, untilHelp string) {
 	})
 }
 
+// RefuseEmpty refuses conditions without a value, as of a variable that a shell does not know: more would be chosen
+// than was meant.
+func (f *Flags) RefuseEmpty(names ...string) error {
+	for _, name := range names {
+		if f.Changed(name) && f.Lookup(name).Value.String() == "" {
+			return Usagef("--%s is empty", name)
+		}
+	}
+	return nil
+}
+
 // readMoment reads a time, or a duration before now.
 func readMoment(flag, text string, now time.Time) (time.Time, error) {
 	at, ok := screen.Moment(text, now)

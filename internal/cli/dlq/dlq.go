@@ -76,8 +76,8 @@ func choose(f *command.Flags, r *operator.Request) {
 		}
 		queued := r.From == "" // where what has an unknown effect never is
 		filter.All = filter.All || !queued && !narrow
-		return cmp.Or(command.RefuseIf(!filter.All && !narrow, "which letters? --all, or one of --%s",
-			strings.Join(chosenBy, ", --")),
+		return cmp.Or(f.RefuseEmpty(chosenBy...),
+			command.RefuseIf(!filter.All && !narrow, "which letters? --all, or one of --%s", strings.Join(chosenBy, ", --")),
 			command.RefuseIf(queued && slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown), "--reason %s: the consumer "+
 				"before rollbackd left these open, and no queue has a letter of them; '%s dlq export --reason %[1]s -o FILE', "+
 				"then --from FILE", dedup.ReasonEffectUnknown, f.Cobra.Root().Name()))

@@ -36,8 +36,8 @@ func conditions(f *command.Flags) *outbox.Filter {
 		"2026-11-21T08:00:00Z, or a duration like 24h", "choose those from before then, said as for --since")
 	f.Check(func() error {
 		err := filter.Check()
-		return cmp.Or(command.RefuseIf(err != nil, "%w", err), command.RefuseIf(slices.Contains(filter.Keys, ""),
-			"--key is empty"))
+		return cmp.Or(f.RefuseEmpty("tag", "since", "until"), command.RefuseIf(err != nil, "%w", err),
+			command.RefuseIf(slices.Contains(filter.Keys, ""), "--key is empty"))
 	})
 	return filter
 }
