@@ -201,7 +201,7 @@ func (r *Report) Order(of string, number int, force bool) (MendOrder, error) {
 
 // Alone names what two mends must not work on at once, whichever comparisons found it.
 func (o MendOrder) Alone() string {
-	return fmt.Sprintf("%s %s %s", o.Finding.Kind, o.Finding.Tag, o.Finding.Key)
+	return fmt.Sprintf("%s %q %q", o.Finding.Kind, o.Finding.Tag, o.Finding.Key)
 }
 
 // ErrLeft says that a finding was left as it is.

@@ -128,6 +128,9 @@ func TestOnlyWhatAMachineMayMendIsOrderedAndMended(t *testing.T) {
 			assert.Error(t, err, want, "%s is mended, force %v", f.Kind, force)
 		}
 	}
+	a := operator.MendOrder{Finding: operator.Finding{Tag: "a b", Key: "c"}}
+	b := operator.MendOrder{Finding: operator.Finding{Tag: "a", Key: "b c"}}
+	assert.Is(t, a.Alone() != b.Alone(), true, "messages whose tag and key run together are two")
 	for _, number := range []int{len(report.Findings), -1} {
 		_, err := report.Order("an act", number, true)
 		assert.Error(t, err, operator.ErrNoFinding, "finding %d", number)

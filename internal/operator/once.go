@@ -113,6 +113,7 @@ func (d *Operator) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, 
 		return nil, nil, fmt.Errorf("%w: a key of %d bytes, want 1 to %d", ErrRequest, len(r.Name), MaxOnceName)
 	}
 	o := &Once{ActID: newID(), d: d, actor: actorKey(who), name: []byte(r.Name), owner: d.name + "/" + rand.Text()}
+	r.Hash = sha256.Sum256(append(r.Hash[:], d.o.Queue...)) // of another queue it is another one
 	if r.Issued {
 		if err := d.issued(ctx, who, r.Name); err != nil {
 			return nil, nil, err

@@ -31,6 +31,8 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	assert.Error(t, err, operator.ErrRunning, "while its lease lives")
 	other := require.First(w.desk.Begin(t.Context(), bert, r))(t)
 	assert.Is(t, other != nil && other.ActID != first.ActID, true, "another person's request of that name is another")
+	_, _, err = w.newDesk(func(o *operator.Options) { o.Queue = "other" }).Begin(t.Context(), anna, r)
+	assert.Error(t, err, operator.ErrOtherRequest, "to a daemon of another queue of the group")
 	// when the lease is over and the request comes again
 	w.Exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
 	second, answer, err := w.newDesk().Begin(t.Context(), anna, r)
