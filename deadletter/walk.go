@@ -121,6 +121,7 @@ type SurveyOptions struct {
 // Surveyed is one letter with the row it belongs to.
 type Surveyed struct {
 	Row     dedup.Row    // as looked up when the letter was read; Absent when there is none
+	Replays int          // that its row had when it was made, as it says
 	Reason  dedup.Reason // why it is dead: by its row, else by its headers; "" when nothing tells
 	Why     Why          // why a letter without a row is not adopted without Force; "" when it is
 	Adopted bool
@@ -177,7 +178,7 @@ func (l *Letters) surveyed(ctx context.Context, letters []*letter, o SurveyOptio
 	}
 	adopted := map[dedup.Identity]bool{}
 	for _, lt := range letters {
-		seen := Surveyed{Row: lt.row, Reason: lt.reason()}
+		seen := Surveyed{Row: lt.row, Replays: lt.info.Replays, Reason: lt.reason()}
 		seen.Row.Identity = lt.id.Identity
 		if lt.row.Status == dedup.Absent && lt.formerRow.Status != dedup.Absent {
 			seen.Row = lt.formerRow

@@ -291,6 +291,9 @@ func (r *reconciling) lookAtLetters(ctx context.Context, s *sieve) error {
 	res, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
 		Each: func(letter deadletter.Surveyed) error {
+			if letter.Row.Condemned() && letter.Row.Replays > letter.Replays {
+				return nil // it is an older one than that which is refused
+			}
 			letters[digestOfKey(letter.Row.Identity)] = struct{}{}
 			if r.Bounds.Letters > 0 && len(letters) > r.Bounds.Letters {
 				return errEnough

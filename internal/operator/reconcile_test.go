@@ -69,6 +69,19 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 	assert.Is(t, len(r.Findings), 4, "after a minute: %q", found(r))
 }
 
+// Given a message that failed for good again after a replay from its row, whose letter the queue refuses, while the one
+// of before lies there stale, then it is no replay that was cut off: to finish that would run it once more.
+func TestAnOlderLetterIsNotThatWhichIsRefused(t *testing.T) {
+	w := newWorld(t).dead("no", "k")
+	w.Exec("UPDATE consumer_log SET consumer_status = 2, reason = 'malformed', replays = 1, consumer_timestamp = " +
+		"UTC_TIMESTAMP(6) - INTERVAL 2 HOUR")
+	r := w.run(nil)
+	w.wantFound(r, "overdue k")
+	assert.Is(t, r.Findings[0].Hindrance, operator.LetterRefused, "of it it says")
+	w.Exec("UPDATE consumer_log SET replays = 0")
+	w.wantFound(w.run(nil), "interrupted_replay k")
+}
+
 func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 	w := newWorld(t).purged("purged", "moving")
 	w.reservation("A", 1, 2, "not yet", time.Minute)
