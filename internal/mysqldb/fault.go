@@ -49,7 +49,8 @@ func Classify(err error) Fault {
 		return FaultNone
 	}
 	if server, ok := said(err); ok {
-		if NoSavepoint(err) && strings.Contains(server.Message, "SAVEPOINT ") { // a routine may come yet
+		if NoSavepoint(err) && strings.Contains(server.Message, "SAVEPOINT ") || // a routine may come yet
+			says(err, 1296) && strings.HasPrefix(server.Message, "Got error 193 ") { // MariaDB's 3008: rows cascade too deep
 			return FaultRefused
 		}
 		from := anyone

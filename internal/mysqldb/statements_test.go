@@ -395,3 +395,23 @@ func (w *world) waiting(n int) {
 
 // anew lets MariaDB make its picture of the transactions anew, which it does for who has not looked for 0.1 s.
 func (w *world) anew() { w.exec("DO SLEEP(0.2)") }
+
+// Given values for which an engine refuses a statement, when the server has no number of its own for that, then it is
+// the statement's fault all the same.
+func TestWhatAnEngineDoesNotDoForAValueIsTheStatementsFault(t *testing.T) {
+	w := newWorld(t)
+	w.exec("CREATE TABLE kind (id INT PRIMARY KEY, above INT, FOREIGN KEY (above) REFERENCES kind (id) ON DELETE CASCADE)")
+	for id := range 20 {
+		w.exec("INSERT INTO kind VALUES (?, NULLIF(?, 0))", id+1, id)
+	}
+	w.exec("CREATE TABLE text (id INT PRIMARY KEY, t TEXT, FULLTEXT (t)) ENGINE=InnoDB")
+	const search = "DELETE FROM text WHERE MATCH (t) AGAINST (? IN BOOLEAN MODE)"
+	for value, text := range map[string]string{
+		"1": "DELETE FROM kind WHERE id = ?",
+		`"` + strings.Repeat("a word ", 300) + `"`:                 search,
+		strings.Repeat("(", 50) + "word" + strings.Repeat(")", 50): search,
+	} {
+		_, err := w.pool.Exec(text, value)
+		assert.That(t, Refuses(err), "%s: %v is %v", text, err, Classify(err))
+	}
+}
