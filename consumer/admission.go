@@ -171,7 +171,7 @@ func (w *worker) validate(ctx context.Context, msgs ...*Message) []error {
 			at := positionOf(ctx, own)
 			for i := range own {
 				at.Set(i)
-				if found[i] = w.c.validator.Validate(&own[i]); ctx.Err() != nil {
+				if found[i] = runner.Ask(w.c.validator.Validate(&own[i])); ctx.Err() != nil {
 					return nil // for whom it was at; the others are asked anew
 				}
 			}

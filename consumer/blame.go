@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/runner"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -111,6 +112,9 @@ func Blame(msgs ...BlamedMessage) error { return blame(msgs, false) }
 func blame(msgs []BlamedMessage, othersApplied bool) error {
 	if len(msgs) == 0 {
 		return nil
+	}
+	for _, m := range msgs {
+		_ = runner.Ask(m.Err)
 	}
 	return &BlameError{slices.Clone(msgs), othersApplied}
 }

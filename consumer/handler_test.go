@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"runtime"
 	"slices"
@@ -122,6 +123,8 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 	ways := map[string]one{
 		"panic":               {panics("no index"), "handler panicked: no index\ngoroutine"},
 		"panic with an error": {panics(errors.New("broken")), "handler panicked: broken"},
+		"an error that is a nil pointer": {func(*gorm.DB, consumer.Message) error { return (*fs.PathError)(nil) },
+			"handler panicked: runtime error"},
 		"too slow": {func(tx *gorm.DB, m consumer.Message) error {
 			<-tx.Statement.Context.Done()
 			return tx.Statement.Context.Err()
@@ -580,22 +583,24 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 			return consumer.Permanent(errors.New("no such goods"))
 		case m.Key == "panics":
 			panic("oops")
+		case m.Key == "nil":
+			return (*fs.PathError)(nil)
 		case m.Key == "later" && s.calls.of()[m.Key] == 1:
 			return consumer.Later(errors.New("slow down"), time.Millisecond)
 		}
 		return nil
 	})
 	good := keys("good", 20)
-	w.startWith(append(good, "fails", "refused", "panics", "later")...)
+	w.startWith(append(good, "fails", "refused", "panics", "nil", "later")...)
 	w.ended(dedup.Success, append(good, "later")...)
-	w.died("fails", "refused", "panics")
+	w.died("fails", "refused", "panics", "nil")
 	want := once(append(good, "refused")...)
-	want["fails"], want["panics"], want["later"] = 3, 3, 2
+	want["fails"], want["panics"], want["nil"], want["later"] = 3, 3, 3, 2
 	w.want("calls", s.calls.of(), want)
 	w.want("attempts", w.attempts("fails", "refused", "panics", "later"),
 		map[string]int{"fails": 3, "refused": 1, "panics": 3, "later": 1})
 	w.want("calls by answer", w.counts("rollbackd_calls_total"), map[string]int{
-		"applied": 21, "permanent": 1, "failed": 6, "later": 1,
+		"applied": 21, "permanent": 1, "failed": 9, "later": 1,
 	})
 	events := w.events("fails")
 	is(w, "the last event says", events[len(events)-1].Error, "attempt 3 of fails: out of paper")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -122,21 +123,25 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 			return errors.New("no order in it")
 		case "panics":
 			panic("validator broke")
+		case "nil":
+			return (*fs.PathError)(nil)
 		}
 		return nil
 	}}
 	w.publish("refused", "refused")
 	w.publish("panics", "panics")
+	w.publish("nil", "nil")
 	w.publish(strings.Repeat("x", consumer.MaxBody+1), "large")
 	w.publish(strings.Repeat("y", consumer.MaxBody), "largest")
 	w.publishMessages(rabbit.Message{MessageID: "a\x01b", Body: []byte("{}")})
 	w.start()
-	w.settled(5)
-	w.ended(dedup.Dead, "refused", "panics", "large")
+	w.settled(6)
+	w.ended(dedup.Dead, "refused", "panics", "nil", "large")
 	w.ended(dedup.Success, "largest")
-	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"malformed": 3, "unidentified": 1})
+	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"malformed": 4, "unidentified": 1})
 	for key, remark := range map[string]string{
 		"refused": "no order in it", "panics": "validation panicked: validator broke", "large": "over the limit",
+		"nil": "panicked: runtime error",
 	} {
 		w.wantRow(key, wanted{Reason: "malformed", Says: remark})
 		kept := require.Get(w.records.Read(t.Context(), id(key)))(t)

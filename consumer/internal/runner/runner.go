@@ -54,6 +54,15 @@ func Recovered(value any) error { return &PanicError{Value: value, stack: debug.
 // Error is what it panicked with, and where.
 func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.Value, e.stack) }
 
+// Ask is err, which is asked what it says and wraps while code runs: one that panics, as a nil pointer of a type of
+// errors does, would end the process elsewhere.
+func Ask(err error) error {
+	if err != nil && err.Error() != "" {
+		_ = errors.Is(err, ErrStuck)
+	}
+	return err
+}
+
 // StuckError is a call that has not returned.
 type StuckError struct {
 	began time.Time
@@ -117,7 +126,7 @@ func (r *Runner) Run(ctx context.Context, of Subject, f func(context.Context) er
 			r.ended(number, done, err)
 		}()
 		labels := pprof.Labels(callLabel, strconv.FormatUint(number, 10))
-		pprof.Do(context.WithValue(ctx, positionKey{}, where), labels, func(ctx context.Context) { err = f(ctx) })
+		pprof.Do(context.WithValue(ctx, positionKey{}, where), labels, func(ctx context.Context) { err = Ask(f(ctx)) })
 	}()
 	select {
 	case err = <-done:
