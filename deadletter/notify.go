@@ -2,7 +2,9 @@ package deadletter
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -104,8 +106,14 @@ func (f *feed) page(ctx context.Context) (more bool, err error) {
 	return more, f.l.o.Records.MoveBookmark(ctx, f.l.o.Group, last)
 }
 
-// notify hands over some letters and notes it.
-func (f *feed) notify(ctx context.Context, letters []Letter, upTo int64) error {
+// notify hands over some letters and notes it. It outlives a panic of who is told: each process that is elected next
+// would end with the same letters.
+func (f *feed) notify(ctx context.Context, letters []Letter, upTo int64) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the Notifier panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
 	call, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	if err := f.to.Notify(call, letters); err != nil {
