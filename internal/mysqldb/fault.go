@@ -67,9 +67,7 @@ func Classify(err error) Fault {
 		return FaultUnavailable
 	case is[*net.OpError](err) && !gaveUp: // a dial that timed out by itself also says that it is a deadline
 		return FaultUnavailable
-	case gaveUp, errors.Is(err, context.DeadlineExceeded):
-		return FaultOther
-	case is[net.Error](err):
+	case is[net.Error](err) && !gaveUp && !errors.Is(err, context.DeadlineExceeded):
 		return FaultUnavailable
 	}
 	return FaultOther
