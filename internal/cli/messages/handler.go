@@ -72,8 +72,7 @@ func messageToTry(c *command.Call, key, tag string) (m consumer.Message, err err
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok && key == "" {
 		return m, command.Usagef("the message has no usable key: %s; --key gives it one", filed.Why)
 	}
-	m.Body, m.Identity = body, id.Identity
-	m.Group, m.Tag, m.Key = cfg.Group, tag, cmp.Or(key, m.Key)
+	m.Body, m.Group, m.Tag, m.Key = body, cfg.Group, tag, cmp.Or(key, id.Identity.Key)
 	return m, nil
 }
 

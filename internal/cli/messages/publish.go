@@ -41,7 +41,7 @@ var publishCommand = command.Command{
 	Short: "Publish messages from a file or stdin, a JSON body per line",
 	Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
 ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
-lines are left out.
+lines are left out. If that routing key is a pattern, --tag must say what tag the producers' messages have.
 
 A line that the daemon could not read as JSON, that is too large, or lacks the field that --key-field names is reported
 with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
@@ -70,6 +70,9 @@ keys.`,
 			switch {
 			case *letters:
 				p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
+			case cfg.RoutingKey() == "" && *tag == "":
+				return command.Usagef("the first of ROLLBACKD_ROUTING_KEYS is a pattern, which would be the messages' tag: say " +
+					"--tag, or put the key first that producers publish with")
 			case *field != "":
 				pointer := strings.NewReplacer("~", "~0", "/", "~1").Replace(*field)
 				if p.field, err = wire.ParseKeySources("json:/" + pointer); err != nil {
