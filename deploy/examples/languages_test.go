@@ -46,8 +46,9 @@ var languages = map[string]struct{ database, needs, put, serve string }{
 	},
 }
 
-// Given a service and a producer in another language, when the producer puts its message twice, and when one key is
-// called for many times at once, then each has its effect once, and each call is told that all is well.
+// Given a service and a producer in another language, when the producer puts its message twice, and one of an order that
+// is paid, and when one key is called for many times at once, then each has its effect once, that of the paid order none,
+// and each call is told that all is well.
 func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 	dir, binary := t.TempDir(), ""
 	for language, l := range languages {
@@ -89,7 +90,7 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 			for _, name := range []string{"http/tables.sql", "orders/orders.sql"} {
 				stack.Script(t, db, name)
 			}
-			stack.Exec(t, db, "INSERT INTO orders (order_sn) VALUES ('order-1')")
+			stack.Exec(t, db, "INSERT INTO orders (order_sn, status) VALUES ('order-1', 'open'), ('order-2', 'paid')")
 
 			serve := strings.Split(fill(l.serve), " ")
 			program.Serve(t, program.Options{Path: serve[0], Args: serve[1:], Env: env})
@@ -100,6 +101,8 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 				}
 				return err == nil
 			})
+			require.Get(run(l.put, "order-2", "1001", "2"))(t)
+			assert.Is(t, stack.Number(t, db, "SELECT COUNT(*) FROM rollbackd_outbox"), 0, "messages of a paid order")
 			daemon := program.Serve(t, program.Options{Path: binary, Args: []string{"run"}, Env: daemonEnv})
 			for _, outcome := range []string{"applied", "duplicate"} {
 				if said, err := run(l.put, "order-1", "1001", "2"); err != nil {
@@ -129,7 +132,8 @@ func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			for key, body := range map[string]string{"": body, "other": `{"items":`, "third": `{"order_sn":"1"}`} {
+			for key, body := range map[string]string{"": body, "other": `{"items":`, "third": `{"order_sn":"1"}`,
+				"half": `{"items":[{"sku_id":1001,"quantity":2.5}]}`, "huge": `{"items":[{"sku_id":1001,"quantity":1e400}]}`} {
 				assert.Is(t, call(t, addr, key, body), http.StatusBadRequest, "key %q and body %q are answered with", key, body)
 			}
 			numbers(map[string]int{"SELECT SUM(amount) FROM tb_stock": 10, "SELECT COUNT(*) FROM rollback_done": 2})

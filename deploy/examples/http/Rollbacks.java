@@ -33,11 +33,16 @@ class Rollbacks {
     try {
       var items = JsonParser.parseString(body).getAsJsonObject().getAsJsonArray("items").asList().stream()
           .map(JsonElement::getAsJsonObject)
-          .map(item -> new long[] {item.get("quantity").getAsLong(), item.get("sku_id").getAsLong()}).toList();
+          .map(item -> new long[] {whole(item.get("quantity")), whole(item.get("sku_id"))}).toList();
       return key == null ? 400 : apply(key, items);
     } catch (RuntimeException e) {
       return 400; // no JSON with items
     }
+  }
+
+  /** Gson's getAsLong cuts what is no whole number, or too large. */
+  static long whole(JsonElement number) {
+    return number.getAsBigInteger().longValueExact();
   }
 
   static int apply(String key, List<long[]> items) {

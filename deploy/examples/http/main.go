@@ -28,11 +28,15 @@ func main() {
 func rollback(db *sql.DB, r *http.Request) int {
 	var order struct {
 		Items []struct {
-			SKU      int64 `json:"sku_id"`
-			Quantity int64 `json:"quantity"`
+			SKU      *int64 `json:"sku_id"` // nil: it is missing
+			Quantity *int64 `json:"quantity"`
 		} `json:"items"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&order); err != nil || r.Header.Get("Idempotency-Key") == "" {
+	good := json.NewDecoder(r.Body).Decode(&order) == nil && order.Items != nil && r.Header.Get("Idempotency-Key") != ""
+	for _, item := range order.Items {
+		good = good && item.SKU != nil && item.Quantity != nil
+	}
+	if !good {
 		return http.StatusBadRequest
 	}
 	tx, err := db.BeginTx(r.Context(), nil)

@@ -39,7 +39,8 @@ func TestACallIsKnownAgainByItsKey(t *testing.T) {
 	}
 	wg.Wait()
 	assert.Is(t, call("second", order), http.StatusNoContent, "another order is answered with")
-	for key, body := range map[string]string{"": order, "third": `{"items":`} {
+	for key, body := range map[string]string{"": order, "third": `{"items":`, "none": `{"order_sn":"1"}`,
+		"some": `{"items":[{"sku_id":1001}]}`, "half": `{"items":[{"sku_id":1001,"quantity":2.5}]}`} {
 		assert.Is(t, call(key, body), http.StatusBadRequest, "key %q and body %q are answered with", key, body)
 	}
 	for sku, want := range map[int]int{1001: 9, 1002: 2} {

@@ -15,10 +15,10 @@ user, password, server, port, schema = re.fullmatch(r"(.*?):(.*)@(.*):(\d+)/(.*)
 def rollback(key, body):
     """The status of a call. The key and the effect are written in one transaction."""
     try:
-        items = [(int(item["quantity"]), int(item["sku_id"])) for item in json.loads(body)["items"]]
+        items = [(item["quantity"], item["sku_id"]) for item in json.loads(body)["items"]]
     except (ValueError, TypeError, KeyError):
         return 400
-    if not key:
+    if not key or not all(type(number) is int for item in items for number in item):
         return 400
     try:
         with pymysql.connect(user=user, password=password, host=server, port=int(port), database=schema) as db:
@@ -26,10 +26,9 @@ def rollback(key, body):
                 cursor.execute("INSERT INTO rollback_done (idempotency_key) VALUES (%s)", (key,))
                 cursor.executemany("UPDATE tb_stock SET amount = amount + %s WHERE goods_id = %s", items)
             db.commit()
-    except pymysql.IntegrityError:
-        return 200  # applied before: nothing to do, and all is well
     except pymysql.MySQLError as error:
-        return 503 if error.args[0] in (2003, 2006, 2013) else 500  # these mean that the database is away
+        # 1062: applied before, and all is well; the others mean that the database is away
+        return {1062: 200, 2003: 503, 2006: 503, 2013: 503}.get(error.args[0], 500)
     return 204
 
 

@@ -2,7 +2,8 @@ import java.nio.charset.StandardCharsets;
 import java.sql.DriverManager;
 
 /**
- * Cancels an order and puts the message into the outbox, in one transaction, with MariaDB's driver.
+ * Cancels an open order and puts the message of a cancelled one into the outbox, in one transaction, with MariaDB's
+ * driver.
  *
  * <pre>ORDERS_URL='jdbc:mariadb://127.0.0.1:3306/shop?user=shop&amp;password=shop' \
  *   java -cp /usr/share/java/mariadb-java-client.jar Put.java ORDER SKU QUANTITY</pre>
@@ -17,10 +18,11 @@ class Put {
       var cancel = db.prepareStatement("UPDATE orders SET status = 'cancelled' WHERE order_sn = ? AND status = 'open'");
       cancel.setBytes(1, order.getBytes(StandardCharsets.UTF_8));
       cancel.executeUpdate();
-      var put = db.prepareStatement("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES (?, ?, ?)");
+      var put = db.prepareStatement("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) SELECT ?, order_sn, ? "
+          + "FROM orders WHERE order_sn = ? AND status = 'cancelled'");
       put.setBytes(1, "order.cancelled".getBytes(StandardCharsets.UTF_8));
-      put.setBytes(2, order.getBytes(StandardCharsets.UTF_8));
-      put.setBytes(3, body.getBytes(StandardCharsets.UTF_8));
+      put.setBytes(2, body.getBytes(StandardCharsets.UTF_8));
+      put.setBytes(3, order.getBytes(StandardCharsets.UTF_8));
       put.executeUpdate();
       db.commit();
     }

@@ -1,5 +1,5 @@
-// Cancels an order and puts the message into the outbox, in one transaction, with the package mysql (mysql2 does as
-// well).
+// Cancels an open order and puts the message of a cancelled one into the outbox, in one transaction, with the package
+// mysql (mysql2 does as well).
 //
 //     ORDERS_URL=mysql://shop:shop@127.0.0.1:3306/shop node put.js ORDER SKU QUANTITY
 const { promisify } = require('util');
@@ -12,8 +12,8 @@ async function main([order, sku, quantity]) {
     await query('START TRANSACTION');
     await query("UPDATE orders SET status = 'cancelled' WHERE order_sn = ? AND status = 'open'", [order]);
     const body = JSON.stringify({ order_sn: order, items: [{ sku_id: Number(sku), quantity: Number(quantity) }] });
-    await query('INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES (?, ?, ?)',
-      ['order.cancelled', order, body]);
+    await query("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) SELECT ?, order_sn, ? FROM orders " +
+      "WHERE order_sn = ? AND status = 'cancelled'", ['order.cancelled', body, order]);
     await query('COMMIT');
   } finally {
     db.destroy(); // without a COMMIT nothing happened

@@ -1,4 +1,4 @@
-"""Cancels an order and puts the message into the outbox, in one transaction, with PyMySQL.
+"""Cancels an open order and puts the message of a cancelled one into the outbox, in one transaction, with PyMySQL.
 
     ORDERS_DSN=shop:shop@127.0.0.1:3306/shop python3 put.py ORDER SKU QUANTITY
 """
@@ -15,6 +15,6 @@ with pymysql.connect(user=user, password=password, host=host, port=int(port), da
     with db.cursor() as cursor:
         cursor.execute("UPDATE orders SET status = 'cancelled' WHERE order_sn = %s AND status = 'open'", (order,))
         body = json.dumps({"order_sn": order, "items": [{"sku_id": sku, "quantity": quantity}]})
-        cursor.execute("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) VALUES (%s, %s, %s)",
-                       ("order.cancelled", order, body))
+        cursor.execute("INSERT INTO rollbackd_outbox (msg_tag, msg_key, body) SELECT %s, order_sn, %s FROM orders "
+                       "WHERE order_sn = %s AND status = 'cancelled'", ("order.cancelled", body, order))
     db.commit()
