@@ -284,17 +284,18 @@ const (
 // Stuck are the messages that do not move, as last looked at.
 func (v *View) Stuck() Aged[[]Stuck] { return v.stuck.get(stuckKeep) }
 
-// lookAtStuck reads what is open and has not moved for as long as its lease or its longest delay may take.
+// lookAtStuck reads what has been open for longest, and finds what has not moved for as long as its lease or its delay
+// may take.
 func (v *View) lookAtStuck(ctx context.Context) ([]Stuck, error) {
 	found := []Stuck{}
 	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
 		rows, _, err := v.o.Records.List(ctx, dedup.Filter{
-			Group: v.o.Group, Statuses: []dedup.Status{status}, Until: time.Now().Add(-stuckAfter), Limit: mostOpen,
+			Group: v.o.Group, Statuses: []dedup.Status{status}, Oldest: true, Limit: mostOpen,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("look for messages that do not move: %w", err)
 		}
-		for _, row := range slices.Backward(rows) { // the oldest first
+		for _, row := range rows {
 			if late := v.o.Records.Overdue(row); late > stuckAfter && len(found) < mostStuck {
 				found = append(found, v.stuckRow(ctx, row, late))
 			}
