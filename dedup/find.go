@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -184,7 +183,7 @@ func (f Field) pattern() string {
 	for _, text := range f.texts() {
 		values = append(values, `"`+regexp.QuoteMeta(text)+`"`)
 	}
-	if _, err := strconv.ParseInt(f.Value, 10, 64); err == nil {
+	if f.Value != "" && strings.Trim(f.Value, "-0123456789") == "" { // an integer of any length
 		values = append(values, f.Value)
 	}
 	return fmt.Sprintf(`"%s"[[:space:]]*:[[:space:]]*(%s)[[:space:]]*[],}]`, regexp.QuoteMeta(f.Name),

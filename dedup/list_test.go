@@ -122,6 +122,7 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 		"dots":      `{"order_sn":"axb"}`,
 		"latin":     "{\"order_sn\":\"Gr\xf6\xdfe\"}",
 		"A-1":       `{}`,
+		"long":      `{"order_sn":20261121000112345678}`,
 		"in a text": `{"note":"\"sku_id\":1001}"}`,
 	}
 	for name, body := range bodies {
@@ -147,6 +148,7 @@ func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 		{Filter{Fields: append(order("A-1"), sku("7")...)}, []string{"compact"}},
 		{Filter{Fields: order("Größe/1")}, []string{"escaped", "unicode"}},
 		{Filter{Fields: order("a.b")}, []string{"a.b"}},
+		{Filter{Fields: order("20261121000112345678")}, []string{"long"}},
 		{Filter{Body: "quantity\":1"}, []string{"compact"}},
 		{Filter{Body: "Gr\xf6"}, []string{"latin"}},
 		{Filter{Body: "a-1"}, []string{"fraction"}},
