@@ -203,7 +203,7 @@ func TestKeySourcesAreReadStrictly(t *testing.T) {
 		"body:md5", "json:", "json:order_sn", "json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a",
 		"body:sha256,property:message_id", "header:x-death", "header:x-first-death-queue", "header:x-last-death-reason",
 		"header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC", "header:x-rollbackd-attempt",
-		"header:x-published-at-ms", "header:timestamp_in_ms",
+		"header:x-published-at-ms", "header:timestamp_in_ms", "header: a",
 	} {
 		got, err := wire.ParseKeySources(bad)
 		assert.That(t, err != nil && strings.Contains(err.Error(), "key source"), "%q: %v, %v; want an error", bad, got, err)

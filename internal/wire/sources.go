@@ -70,8 +70,8 @@ func parseSource(text string) (s KeySource, err error) {
 
 func checkHeaderName(name string) error {
 	switch {
-	case name == "" || len(name) > 255:
-		return errors.New("must name a header of 1 to 255 bytes")
+	case name == "" || len(name) > 255 || name != strings.TrimSpace(name): // a blank behind the colon is a slip
+		return errors.New("must name a header of 1 to 255 bytes, without blanks around it")
 	case strings.HasPrefix(name, ownPrefix), name == HeaderPublishedAt, name == rabbit.HeaderInterceptor,
 		rabbit.BrokerWrites(name):
 		return errors.New("names a header that RabbitMQ or rollbackd rewrites, so a copy would get another key")
