@@ -46,8 +46,8 @@ var languages = map[string]struct{ database, needs, put, serve string }{
 	},
 }
 
-// Given a service and a producer in another language, when the producer puts its message twice, and one of an order that
-// is paid, and when one key is called for many times at once, then each has its effect once, that of the paid order none,
+// Given a service and a producer in another language, when the producer puts its message twice, and one of a paid
+// order, and when one key is called for many times at once, then each has its effect once, that of the paid order none,
 // and each call is told that all is well.
 func TestEachLanguagePutsAMessageAndKnowsACallAgain(t *testing.T) {
 	dir, binary := t.TempDir(), ""

@@ -483,8 +483,8 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 	}
 }
 
-// Given a message that does not move, and a thousand that failed after it and wait until they are due, then the overview
-// finds it.
+// Given a message that does not move, and a thousand that failed after it and wait until they are due, then the
+// overview finds it.
 func TestWhatDoesNotMoveIsFoundBehindAThousandThatWait(t *testing.T) {
 	w := open(t, "")
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, " +
