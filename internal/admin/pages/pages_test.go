@@ -487,8 +487,8 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 // overview finds it.
 func TestWhatDoesNotMoveIsFoundBehindAThousandThatWait(t *testing.T) {
 	w := open(t, "")
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, " +
-		"created_at, due_at) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 500) " +
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp," +
+		" created_at, due_at) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 500) " +
 		"SELECT 'g', 't', i + b, 2, 1, UTC_TIMESTAMP(6) - INTERVAL IF(i + b = 0, 60, 2) MINUTE, UTC_TIMESTAMP(6), " +
 		"UTC_TIMESTAMP(6) + INTERVAL IF(i + b = 0, -9, 9) MINUTE FROM n, (SELECT 0 AS b UNION SELECT 501) AS halves")
 	w.until("/", "1 message does not move")

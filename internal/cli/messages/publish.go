@@ -71,8 +71,8 @@ keys.`,
 			case *letters:
 				p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
 			case cfg.RoutingKey() == "" && *tag == "":
-				return command.Usagef("the first of ROLLBACKD_ROUTING_KEYS is a pattern, which would be the messages' tag: say " +
-					"--tag, or put the key first that producers publish with")
+				return command.Usagef("the first of ROLLBACKD_ROUTING_KEYS is a pattern, which would be the messages' tag: " +
+					"say --tag, or put the key first that producers publish with")
 			case *field != "":
 				pointer := strings.NewReplacer("~", "~0", "/", "~1").Replace(*field)
 				if p.field, err = wire.ParseKeySources("json:/" + pointer); err != nil {
