@@ -143,11 +143,9 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.OK(t, syscall.Mkfifo(pipe, 0o600))
 	got := problems(t, map[string]string{"ROLLBACKD_GROUP_FILE": "/dev/zero"})
-	assert.That(t, len(got) == 1 && strings.Contains(got[0].String(), "neither a file nor a pipe"),
-		"an endless device: %v", got)
+	assert.That(t, len(got) == 1 && strings.Contains(got[0].String(), "neither a file nor a pipe"), "endless: %v", got)
 	_, err := readWithin(pipe, 20*time.Millisecond)
-	assert.That(t, err != nil && strings.Contains(err.Error(), "nobody writes"),
-		"a pipe into which nobody writes: %v", err)
+	assert.Has(t, fmt.Sprint(err), "nobody writes", "a pipe into which nobody writes")
 	// Opened for writing, and nothing comes.
 	w := require.Get(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	defer w.Close()
@@ -162,11 +160,110 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 		}
 	}()
 	_, err = readWithin(pipe, 20*time.Second)
-	assert.That(t, err != nil && strings.Contains(err.Error(), "at most 65536 are allowed"), "a pipe without an end: %v",
-		err)
+	assert.Has(t, fmt.Sprint(err), "at most 65536 are allowed", "a pipe without an end")
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	require.OK(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+// Only a login may change while a process runs; whatever else a file says, the last good value holds and one warning
+// says why.
+func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
+	for _, c := range []struct{ key, first, good, other, bad string }{
+		{"MYSQL_DSN", "u:a@tcp(h:1)/d?timeout=5s", "v:b@tcp(h:1)/d?timeout=5s", "u:c@tcp(h:1)/other?timeout=5s", "u:hunter2"},
+		// a default that is written out is no other server
+		{"MYSQL_DSN", "u:a@tcp(h:3306)/d", "u:b@tcp(h)/d", "u:c@tcp(h2:1)/d", "hunter2\n2"},
+		{"AMQP_URL", "amqp://u:a@h1/,amqp://u:a@h2/v", "amqp://u:b@h1/,amqp://u:b@h2/v", "amqp://u:b@h1/",
+			"amqp://u:hunter2"},
+		{"REDIS_URL", "redis://:a@h/1", "redis://u:b@h/1", "redis://:c@h/2", "redis://hunter2@h/1"},
+		{"REDIS_URL", "redis://:a@h/1", "redis://:b@h/1", "rediss://:b@h/1", "hunter2"},
+	} {
+		t.Run(c.key, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "secret")
+			write(t, path, c.first+"\n")
+			cfg := load(t, map[string]string{"ROLLBACKD_" + c.key: unset, "ROLLBACKD_" + c.key + "_FILE": path})
+			var warnings []string
+			current := cfg.Fresh(c.key, func(w Warning) { warnings = append(warnings, w.String()) })
+			expect := func(when, want string, warned int) {
+				t.Helper()
+				for range 2 { // it warns once
+					if got := current(); got != want || len(warnings) != warned {
+						t.Errorf("%s: %q after %q, want %q after %d warnings", when, got, warnings, want, warned)
+					}
+				}
+			}
+			expect("unchanged", c.first, 0)
+			write(t, path, c.good+"\n")
+			expect("another login", c.good, 0)
+			write(t, path, c.other+"\n")
+			expect("another server", c.good, 1)
+			write(t, path, c.bad+"\n")
+			expect("malformed", c.good, 2)
+			require.OK(t, os.Remove(path))
+			expect("gone", c.good, 3)
+			write(t, path, c.first+"\n")
+			expect("good again", c.first, 3)
+			write(t, path, c.other+"\n")
+			expect("another server again", c.first, 4)
+			for i, what := range []string{"another server", "malformed", "no such file", "another server"} {
+				assert.That(t, strings.HasPrefix(warnings[i], "ROLLBACKD_"+c.key+"_FILE ") && strings.Contains(warnings[i], what) &&
+					!strings.Contains(warnings[i], "hunter2"), "warning %d is %q, want one that says %q", i+1, warnings[i], what)
+			}
+		})
+	}
+}
+
+func TestAPipeIsReadOnce(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.OK(t, syscall.Mkfifo(pipe, 0o600))
+	go func() { _ = os.WriteFile(pipe, []byte("u:a@tcp(h:1)/d\n"), 0) }()
+	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
+	warn := func(w Warning) { t.Errorf("it warns: %s", w) }
+	got := cfg.Fresh("MYSQL_DSN", warn)()
+	assert.That(t, got == "u:a@tcp(h:1)/d" && cfg.MySQLDSN == got, "a pipe: %q, and then %q", cfg.MySQLDSN, got)
+	assert.Is(t, cfg.Fresh("AMQP_URL", warn)(), cfg.AMQPURLs[0], "a variable")
+}
+
+// set are settings beside those that load gives.
+func set(pairs ...string) map[string]string {
+	env := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		env["ROLLBACKD_"+pairs[i]] = pairs[i+1]
+	}
+	return env
+}
+
+// Given certificates in settings, then every URL and the DSN name them, together with what they name themselves; what
+// is shown stays as it was given.
+func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
+	cfg := load(t, set(
+		"AMQP_URL", "amqps://u:p@a/?heartbeat=5,amqps://u:p@b?cacertfile=%2Fetc%2Fca.pem",
+		"AMQP_TLS_CA_FILE", "/etc/ca.pem", "AMQP_TLS_CERT_FILE", "/etc/c.pem", "AMQP_TLS_KEY_FILE", "/etc/k.pem",
+		"MYSQL_DSN", "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem", "MYSQL_TLS_SERVER_NAME", "db.test",
+		"REDIS_URL", "rediss://:p@h:1", "REDIS_TLS_CA_FILE", "ca&b.pem", "HTTP_TLS_CA_FILE", "/etc/http.pem"))
+	want := []string{
+		"amqps://u:p@a/?heartbeat=5&cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
+		"amqps://u:p@b?cacertfile=%2Fetc%2Fca.pem&certfile=%2Fetc%2Fc.pem&keyfile=%2Fetc%2Fk.pem",
+	}
+	assert.Equal(t, cfg.AMQPURLs, want, "AMQPURLs")
+	assert.Is(t, cfg.MySQLDSN, "u:p?x@tcp(h:3306)/d?timeout=5s&ssl-ca=/etc/my ca.pem&tls-sni-servername=db.test", "DSN")
+	assert.Is(t, cfg.RedisURL, "rediss://:p@h:1?ssl_ca_certs=ca%26b.pem", "RedisURL")
+	files := []string{"/etc/c.pem", "/etc/ca.pem", "/etc/http.pem", "/etc/my ca.pem", "ca&b.pem"}
+	assert.Equal(t, slices.Sorted(maps.Keys(cfg.CertificateEnds())), files, "files with certificates")
+	shown := cfg.String()
+	assert.That(t, strings.Contains(shown, "ROLLBACKD_AMQP_TLS_CA_FILE=/etc/ca.pem\n") &&
+		strings.Contains(shown, "ROLLBACKD_REDIS_URL=rediss://:***@h:1\n"), "shown is\n%s", shown)
+}
+
+// Given an AMQP URL in a file and certificates in settings, when the password in the file is changed, then the URL as
+// it is now names the certificates too.
+func TestAFreshURLNamesItsCertificates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "url")
+	write(t, path, "amqps://u:a@h/")
+	cfg := load(t, set("AMQP_TLS_CA_FILE", "/ca.pem", "AMQP_URL", unset, "AMQP_URL_FILE", path))
+	now := cfg.FreshAMQPURLs(func(w Warning) { t.Error(w) })
+	write(t, path, "amqps://u:b@h/")
+	assert.Equal(t, now(), []string{"amqps://u:b@h/?cacertfile=%2Fca.pem"}, "the URLs")
 }

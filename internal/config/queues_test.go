@@ -27,8 +27,7 @@ func TestEachQueueHasWhatIsSaidForIt(t *testing.T) {
 	cfg := load(t, points("LANES", "2", "POINTS__LANES", "3", "HANDLER_TIMEOUT", "7s", "POINTS__HANDLER", "http",
 		"POINTS__HTTP_TARGET", "https://points.example.com/", "POINTS__HTTP_TOKEN_FILE", file, "HTTP_TOKEN", "of-all"))
 	all := cfg.All()
-	require.That(t, len(all) == 2 && all[0].Queue == "stock.rollback" && all[1].Queue == "points.refund",
-		"the queues are %v", all)
+	require.That(t, len(all) == 2 && all[0].Queue == "stock.rollback" && all[1].Queue == "points.refund", "got %v", all)
 	for i, want := range []struct {
 		handler, group, token string
 		lanes                 int
