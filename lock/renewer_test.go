@@ -74,8 +74,7 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 		assert.Error(t, h.down(), down, "after the first probe down")
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		assert.That(t, h.down() == nil && renewals != 0, "redis answers again: down = %v with %d renewals", h.down(),
-			renewals)
+		assert.That(t, h.down() == nil && renewals != 0, "redis answers again: down = %v, %d renewals", h.down(), renewals)
 		seen := len(probes)
 		h.fail(down)
 		h.fail(down) // of another lane
@@ -150,8 +149,7 @@ func TestStoppingIsNoFailureOfRedis(t *testing.T) {
 			log := &lockLog{}
 			h := testHealth(log, Proceed)
 			keepLock(ctx, h, time.Second, during.probe, during.renew)
-			assert.That(t, h.down() == nil && log.Len() == 0, "stopped during a %s: down = %v, the log says %q", what, h.down(),
-				log)
+			assert.That(t, h.down() == nil && log.Len() == 0, "stopped in a %s: down = %v, the log says %q", what, h.down(), log)
 		})
 	}
 }

@@ -160,8 +160,7 @@ func eachServerSaysWhichCertificateIsWrong(t *testing.T, w *world) {
 		}
 		assert.That(t, !strings.Contains(err.Error(), "secret"), "%s, %s shows the password: %v", p.name, name, err)
 		_, said := errors.AsType[*rabbit.BrokerError](err) // in AMQP's own words
-		assert.That(t, said || mysqldb.Classify(err) == mysqldb.FaultUnavailable, "%s, %s: the class of %v", p.name, name,
-			err)
+		assert.That(t, said || mysqldb.Classify(err) == mysqldb.FaultUnavailable, "%s, %s: class of %v", p.name, name, err)
 	}
 	for _, p := range w.places {
 		for _, test := range both {
@@ -328,8 +327,7 @@ func aProgramGivesItsOwnConfigurations(t *testing.T, w *world) {
 		e := <-ended
 		outcomes[e.Key] = e.Outcome
 	}
-	assert.That(t, outcomes["good"] == consumer.Applied && outcomes["bad"] == consumer.DeadLettered, "they ended as %v",
-		outcomes)
+	assert.That(t, outcomes["good"] == consumer.Applied && outcomes["bad"] == consumer.DeadLettered, "ends: %v", outcomes)
 	stop()
 	require.OK(t, <-done)
 	text := logs.String()
@@ -339,8 +337,7 @@ func aProgramGivesItsOwnConfigurations(t *testing.T, w *world) {
 	_, err := letters.Survey(t.Context(), deadletter.SurveyOptions{
 		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
 	})
-	assert.That(t, err == nil && len(seen) == 1 && seen[0] == "bad", "the letters are %q, %v; want the one of bad", seen,
-		err)
+	assert.That(t, err == nil && len(seen) == 1 && seen[0] == "bad", "the letters: %q, %v; want the one of bad", seen, err)
 }
 
 // Given a file with a key and certificates, then its end is that of the certificate that ends first, as the file is at

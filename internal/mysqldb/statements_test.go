@@ -63,8 +63,7 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			require.That(t, cut != nil, "nothing is known of a statement that was cut off")
 			took, seen := activity.Inside()
 			// a busy machine may be late to begin
-			assert.That(t, took >= limit/2 && seen == tc.want, "%v inside, waited %v; want about %v, %v", took, seen, limit,
-				tc.want)
+			assert.That(t, took >= limit/2 && seen == tc.want, "%v in, waited %v; want about %v, %v", took, seen, limit, tc.want)
 			waits := require.Get(cut.End(t.Context(), pool))(t)
 			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
 			assert.Is(t, waits || seen, tc.want, "%v: it waited", cut)

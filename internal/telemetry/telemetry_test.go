@@ -51,8 +51,7 @@ func TestTheStandardVariablesSwitchTracesAndMetricsOnAndOff(t *testing.T) {
 					ends++
 				}
 			}
-			assert.That(t, (p.Spans != nil) == c.spans && len(p.ends) == ends && (err != nil) == c.failed, "Open = %+v, %v", p,
-				err)
+			assert.That(t, (p.Spans != nil) == c.spans && len(p.ends) == ends && (err != nil) == c.failed, "got %+v, %v", p, err)
 			_ = p.Close() // nobody listens there
 		})
 	}
