@@ -72,9 +72,7 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 		return out.String(), err
 	}
 	text, err := compare(c, false)
-	if order.String() != "ab"+"ab"+"ba"+"ab"+"ab"+"ba"+"ab" {
-		t.Errorf("the rounds were %s: want one of each to warm up, then pairs in turn", &order)
-	}
+	assert.Is(t, order.String(), "ab"+"ab"+"ba"+"ab"+"ab"+"ba"+"ab", "one of each to warm up, then pairs in turn")
 	for _, want := range []string{
 		"| `rollbackd` (vs_plain) | 40.0 | 40.0 | **1.001** | 1.001 to 1.001 | 3 | not below | 10.0 → 10.0 | 30.0 → 30.0 |",
 		"| 3 | dearer by 50.1 % |",

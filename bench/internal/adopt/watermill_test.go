@@ -66,9 +66,8 @@ func (w *world) work(rows int) {
 		return stack.Number(w, w.db, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
 			w.broker.Depth(w.queue) == 0 && w.broker.Unacked(w.queue) == 0
 	})
-	if code, err := p.Stop(w.Context()); err != nil || code != 0 {
-		w.Errorf("the daemon ended with %d, %v", code, err)
-	}
+	code, err := p.Stop(w.Context())
+	assert.That(w, err == nil && code == 0, "the daemon ended with %d, %v", code, err)
 }
 
 // publish publishes n messages, each twice, and returns them.
@@ -97,9 +96,7 @@ func (w *world) take(config wamqp.Config, topic string, n int) map[string]*messa
 	got := map[string]*message.Message{}
 	for range n {
 		m, ok := <-messages
-		if !ok {
-			w.Fatalf("Watermill got %d of %d messages", len(got), n)
-		}
+		require.That(w, ok, "Watermill got %d of %d messages", len(got), n)
 		got[m.UUID] = m
 		m.Ack()
 	}

@@ -115,9 +115,7 @@ func TestFiguresAreMadeOfRounds(t *testing.T) {
 			continue
 		}
 		f := all[0]
-		if got := fmt.Sprint(f.Value, f.Rounds, " ", f.IsReached(), f.NotMeasured); got != c.want {
-			t.Errorf("%s is %s, want %s", c.key, got, c.want)
-		}
+		assert.Is(t, fmt.Sprint(f.Value, f.Rounds, " ", f.IsReached(), f.NotMeasured), c.want, "%s", c.key)
 		for name, want := range c.parts {
 			assert.That(t, f.Parts[name] == want, "%s: the parts are %v, want %s %v", c.key, f.Parts, name, want)
 		}
@@ -185,17 +183,13 @@ func TestACycleHasWhomTheWantedFiguresNeed(t *testing.T) {
 	for name, want := range map[string]bool{
 		"batch_1": false, "batch_2000": false, "lanes_8": false, "plain_multiple": false, memory: false, "classic_1": true,
 	} {
-		if slices.Contains(later, name) != want {
-			t.Errorf("%s has a turn in later cycles: %v, want %v", name, !want, want)
-		}
+		assert.Is(t, slices.Contains(later, name), want, "%s has a turn in later cycles", name)
 	}
 }
 
 func TestCurvesNeedAllTheirPoints(t *testing.T) {
 	all := turns(Base, 400, "lanes_1", 100, "lanes_2", 200)
-	if got := all.Curves([]string{"lanes"}); len(got) > 0 {
-		t.Errorf("got a curve of %d points", len(got[0].Points))
-	}
+	assert.Is(t, len(all.Curves([]string{"lanes"})), 0, "curves without all points")
 	got := append(all, turns("lanes_8", 300)...).Curves([]string{"lanes"})
 	assert.That(t, len(got) == 1 && len(got[0].Points) == 4 && got[0].Best().X == 4,
 		"got %+v, want four points and the best at 4, the base", got)
@@ -209,9 +203,7 @@ func TestPairsMakeARatioWithItsInterval(t *testing.T) {
 	for name, x := range map[string][2]float64{
 		"a": {c.A, 116.6667}, "ratio": {c.Ratio, 1.020201}, "low": {c.Low, 0.995168}, "high": {c.High, 1.045864},
 	} {
-		if math.Abs(x[0]-x[1]) > 1e-4 {
-			t.Errorf("%s is %.6f, want %.6f", name, x[0], x[1])
-		}
+		assert.AtMost(t, math.Abs(x[0]-x[1]), 1e-4, "%s is %.6f, want %.6f; it differs by", name, x[0], x[1])
 	}
 	assert.That(t, c.Pairs == 3, "got %d pairs", c.Pairs)
 	same := Compare([]float64{1, 2, 3}, []float64{1, 2, 3})
@@ -261,11 +253,8 @@ func TestAFigureIsComparedByItsProductsSide(t *testing.T) {
 		}
 	}
 	all := Subjects([]string{"vs_plain", "failing_5", "vs_classic"})
-	assert.That(t, len(all) == 2 && slices.Equal(all[0].Keys, []string{"vs_plain", "vs_classic"}),
-		"got %+v: want the base once", all)
+	assert.That(t, len(all) == 2 && slices.Equal(all[0].Keys, []string{"vs_plain", "vs_classic"}), "the base: %+v", all)
 	for _, name := range []string{"nobody", "classic_16", "plain_each", "start_ms"} {
-		if err := must.Catch(func() { Subjects([]string{name}) }); err == nil || !strings.Contains(err.Error(), "vs_plain") {
-			t.Errorf("%s: %v, want an error that says what there is", name, err)
-		}
+		assert.Has(t, fmt.Sprint(must.Catch(func() { Subjects([]string{name}) })), "vs_plain", "instead of %s", name)
 	}
 }

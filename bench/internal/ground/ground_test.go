@@ -2,6 +2,7 @@ package ground
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,12 +30,8 @@ func TestABuildIsAFolderAProgramOrARevision(t *testing.T) {
 		out, err := exec.Command(b.Binary, "version").CombinedOutput()
 		assert.That(t, err == nil && len(b.Sum()) == 64, "%s: %+v: %v\n%s", name, b, err, out)
 	}
-	if g.Builds[2].Binary != script {
-		t.Errorf("the program is %+v", g.Builds[2])
-	}
-	if err := must.Catch(func() { g.build("no-such-thing") }); err == nil || !strings.Contains(err.Error(), "revision") {
-		t.Errorf("what is nothing: %v", err)
-	}
+	assert.Is(t, g.Builds[2].Binary, script, "the program")
+	assert.Has(t, fmt.Sprint(must.Catch(func() { g.build("no-such-thing") })), "revision", "what is nothing")
 }
 
 func TestOrdersHoldTwoDifferentGoods(t *testing.T) {

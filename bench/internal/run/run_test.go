@@ -47,9 +47,7 @@ func TestOnRealServers(t *testing.T) {
 		"a broken promise fails the round":         testBrokenPromise,
 		"a year passes":                            testYear,
 	} {
-		t.Run(name, func(t *testing.T) {
-			assert.OK(t, must.Catch(func() { test(t, r) }))
-		})
+		t.Run(name, func(t *testing.T) { assert.OK(t, must.Catch(func() { test(t, r) })) })
 	}
 }
 
@@ -91,8 +89,7 @@ func testYear(t *testing.T, r *Runner) {
 	}
 	kept := must.Value[int](t.Context(), year.full().DB, `SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND
 		msg_key NOT IN (SELECT rollback_key FROM stock_reservation WHERE rollback_key IS NOT NULL)`)
-	assert.That(t, kept >= 10*daily && kept <= 31*daily,
-		"%d rows of the year are kept, want those of about thirty days", kept)
+	assert.That(t, kept >= 10*daily && kept <= 31*daily, "%d rows of the year are kept, want about thirty days'", kept)
 }
 
 // Everybody has the delays and the attempts of the product, in whose places the test puts short ones.
@@ -204,9 +201,7 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 	c := Contestant{Name: "fast", Guess: 1}
 	defer func(usual time.Duration) { r.Length = usual }(r.Length)
 	r.Length = 10 * time.Second
-	if err := must.Catch(func() { r.once(c) }); !errors.Is(err, errTooShort) {
-		t.Errorf("a round of 10 s over 20,000 messages: %v, want %v", err, errTooShort)
-	}
+	assert.Error(t, must.Catch(func() { r.once(c) }), errTooShort, "a round of 10 s over 20,000 messages")
 	got, _ := r.expected(c)
 	assert.That(t, got == 2, "%v/s are expected then, want 2", got)
 }
@@ -249,9 +244,7 @@ func TestBacklogsFollowTheLastRates(t *testing.T) {
 	r := &Runner{Sizes: Sizes{Length: 10 * time.Second}, rates: map[string][]float64{}}
 	c := Contestant{Name: "x", Guess: 1000}
 	const reserved = reserve
-	if got := r.sowing(c).Orders; got != 14_350+reserved {
-		t.Errorf("by the guess %d are sown", got)
-	}
+	assert.Is(t, r.sowing(c).Orders, 14_350+reserved, "orders that are sown by the guess")
 	for _, rates := range []struct {
 		learned float64
 		want    int64
@@ -259,9 +252,7 @@ func TestBacklogsFollowTheLastRates(t *testing.T) {
 		{100, 1178}, {2000, 23_575}, {200, 23_575}, {300, 23_575}, {150, 3536}, // one slow round changes nothing
 	} {
 		r.learn(c, rates.learned)
-		if got := r.sowing(c).Orders; got != rates.want+reserved {
-			t.Errorf("after a round of %v/s %d are sown, want %d", rates.learned, got, rates.want+reserved)
-		}
+		assert.Is(t, r.sowing(c).Orders, rates.want+reserved, "orders that are sown after a round of %v/s", rates.learned)
 	}
 }
 
