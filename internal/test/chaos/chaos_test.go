@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,9 +56,7 @@ func TestASoakFailsOnWhatGrowsBeyondDoubt(t *testing.T) {
 			w.soak.add("figure", 8, value)
 		}
 		w.soak.judge()
-		if grows := len(w.violations) > 0; grows != c.grows {
-			t.Errorf("%s: %v, want a violation: %v", name, w.violations, c.grows)
-		}
+		assert.Is(t, len(w.violations) > 0, c.grows, "%s: %v: a violation", name, w.violations)
 		err := xml.Unmarshal(must.Get(os.ReadFile(w.o.Soak+".svg")), &struct{}{})
 		assert.That(t, err == nil, "%s: the chart is no XML: %v", name, err)
 	}
@@ -76,8 +73,7 @@ func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
 			assert.That(t, p.lasts >= seconds(p.least) && p.lasts <= seconds(max(p.least, p.most)),
 				"%s lasts %v, want %d to %d seconds", p.name, p.lasts, p.least, p.most)
 		}
-		assert.That(t, len(seen) == len(wanted),
-			"in phase %s %d kinds of %d are in the first deal", phase.Name, len(seen), len(wanted))
+		assert.Is(t, len(seen), len(wanted), "kinds in the first deal of phase %s", phase.Name)
 	}
 }
 
@@ -94,9 +90,7 @@ func TestRoundsHaveEachKindOnce(t *testing.T) {
 		if k.work {
 			want = 2
 		}
-		if seen[k.name] != want {
-			t.Errorf("%s is in %d rounds, want %d", k.name, seen[k.name], want)
-		}
+		assert.Is(t, seen[k.name], want, "rounds with %s", k.name)
 	}
 }
 
@@ -115,8 +109,6 @@ func TestRunFailsWhenAFaultNeverHitOrAnythingIsWrong(t *testing.T) {
 	} {
 		w := good()
 		spoil(w)
-		if err := w.verdict(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("verdict = %v, want something of %q", err, want)
-		}
+		assert.Has(t, fmt.Sprint(w.verdict()), want, "the verdict")
 	}
 }

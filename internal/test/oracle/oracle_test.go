@@ -144,12 +144,8 @@ func TestOracleFindsEveryBrokenPromise(t *testing.T) {
 			}
 		}
 	}
-	published := func(key string) func(*world) {
-		return func(w *world) { w.record(key, "b", "", oracle.Fate{}, 1) }
-	}
-	nameless := func(then func(*world)) func(*world) {
-		return func(w *world) { w.nameless("odd"); then(w) }
-	}
+	published := func(key string) func(*world) { return func(w *world) { w.record(key, "b", "", oracle.Fate{}, 1) } }
+	nameless := func(then func(*world)) func(*world) { return func(w *world) { w.nameless("odd"); then(w) } }
 	row := func(key, body string, status, attempts int, reason string) func(*world) {
 		return func(w *world) { w.row(key, body, status, attempts, reason) }
 	}
