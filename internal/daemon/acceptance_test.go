@@ -77,9 +77,7 @@ func invariant(query string, statements ...string) consumertest.Invariant {
 	rng := rand.New(rand.NewPCG(27, 1)) // the same in a process that is to be killed
 	orders := slices.Concat(shop.Orders(rng, "order", 10, skus), shop.Orders(rng, "bad", 3, skus))
 	var messages []consumer.Message
-	add := func(key, body string) {
-		messages = append(messages, consumertest.Message("stock.rollback", key, body))
-	}
+	add := func(key, body string) { messages = append(messages, consumertest.Message("stock.rollback", key, body)) }
 	for i, o := range orders {
 		if i >= 10 { // its reservation is to stay, also where the first of its goods are given back before
 			o.Items = append(slices.Clone(o.Items), stock.Item{SKU: 1_000_000, Quantity: 1})
@@ -430,6 +428,5 @@ func TestAReservationThatComesMeanwhileCostsNoAttempt(t *testing.T) {
 	w.stop(daemon)
 	is(w, "of 3 reservations are given back",
 		w.count("SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'late' AND status = 2"), 3)
-	is(w, "attempts",
-		w.count("SELECT consumer_times FROM consumer_log WHERE consumer_status = ?", int(dedup.Success)), 2)
+	is(w, "attempts", w.count("SELECT consumer_times FROM consumer_log WHERE consumer_status = ?", int(dedup.Success)), 2)
 }

@@ -107,8 +107,7 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	})
 	w.ended(len(orders))
 	w.stop(daemon)
-	assert.That(t, crashes >= attempts && crashes <= attempts+2, "%d crashes, want %d to %d", crashes, attempts,
-		attempts+2)
+	assert.That(t, crashes >= attempts && crashes <= attempts+2, "%d crashes, not %d to %d", crashes, attempts, attempts+2)
 	// The first claim of the poison shares its process with one claim of each other lane: these may lose an attempt, once.
 	report := w.judged(len(orders)-1, 1, oracle.Allowance{Attempts: 2})
 	assert.AtMost(t, report.AttemptsSpent, lanes-1, "the crashes cost innocents attempts, at most were to be expected")

@@ -499,8 +499,7 @@ func TestAPaymentMeetsItsTimeoutAtEveryStep(t *testing.T) {
 			}
 			t.Logf("%d courses: %d in time, %d late, %d refused, %d rolled back, %d told; in %d of them one waited for a row "+
 				"of another", n, r.inTime, r.late, r.refused, r.undone, r.told, r.waited)
-			assert.That(t, min(r.inTime, r.late, r.refused, r.undone, r.told, r.waited) != 0 && n >= 90,
-				"some of these never came")
+			assert.That(t, min(r.inTime, r.late, r.refused, r.undone, r.told, r.waited) != 0 && n >= 90, "some never came")
 		})
 	}
 }
