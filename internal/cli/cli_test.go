@@ -197,8 +197,7 @@ func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 	for i := range 3 {
 		fmt.Fprintf(&in, "{\"order_sn\":\"F-%d\",\"items\":[1]}\n", i)
 	}
-	require.Is(t, s.run(in.String(), "publish", "--key-field", "order_sn"), exitDone,
-		"publish: exit %s", s.script.String())
+	require.Is(t, s.run(in.String(), "publish", "--key-field", "order_sn"), exitDone, "publish: %s", s.script.String())
 	s.works(many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	lines := map[string]int{}
 	for line := range strings.Lines(s.log) {

@@ -107,8 +107,7 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	s.vars = append(s.vars, "$URL", s.broker.URL, "$AWAY", away.Through(s.broker.URL), "$ADDR", away.Addr, "$PASSWORD",
 		password)
 	s.play("doctor-rabbitmq", nil)
-	assert.That(t, s.broker.Depth(s.queue) == 1 && !s.broker.Exists(s.queue+".retry.200ms"),
-		"doctor has changed something")
+	assert.That(t, s.broker.Depth(s.queue) == 1 && !s.broker.Exists(s.queue+".retry.200ms"), "doctor changed something")
 }
 
 // Given a log without rows, then doctor says nothing of groups, since it is new; given rows of another group, it names

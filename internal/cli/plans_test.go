@@ -112,8 +112,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 		}
 	}
 	t.Logf("%d statements, %d kinds of pages", looked, len(seen))
-	assert.That(t, looked >= 80 && len(seen) >= 30,
-		"%d statements and %d kinds of pages: the test looks at nothing", looked, len(seen))
+	assert.That(t, looked >= 80 && len(seen) >= 30, "only %d statements and %d kinds of pages", looked, len(seen))
 }
 
 var links = regexp.MustCompile(`href="(/[^"#]*)`)
