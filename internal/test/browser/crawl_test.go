@@ -173,8 +173,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		document.body.innerText.includes("is not paused")`)
 	b.open(w.at + "/pause")
 	b.shows("Consuming is not paused by anybody.")
-	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"), 1,
-		"pauses are noted")
+	assert.Is(t, w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'pause' AND actor = 'admin'"), 1, "pauses")
 }
 
 // staysHarmless holds that hostile text does nothing either when a script puts it into an open page.

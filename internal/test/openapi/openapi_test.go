@@ -45,9 +45,8 @@ type described struct {
 func read(t *testing.T) described {
 	t.Helper()
 	text := require.Get(os.ReadFile("../../../docs/openapi.json"))(t)
-	if ok, errs := validatorOf(t, text).ValidateDocument(); !ok {
-		t.Fatalf("docs/openapi.json is not valid:\n%s", words(errs))
-	}
+	ok, errs := validatorOf(t, text).ValidateDocument()
+	require.That(t, ok, "docs/openapi.json is not valid:\n%s", words(errs))
 	var document map[string]any
 	require.OK(t, json.Unmarshal(text, &document))
 	closeSchemas(document["components"])
@@ -144,9 +143,8 @@ func (c *client) post(status int, path, body string) answer {
 func (c *client) ask(method, path, body string, status int, headers ...string) (answer, http.Header) {
 	c.t.Helper()
 	req := c.request(method, path, body, headers...)
-	if ok, errs := c.d.validator.ValidateHttpRequest(req); !ok {
-		c.t.Errorf("%s %s is not as described:\n%s", method, path, words(errs))
-	}
+	ok, errs := c.d.validator.ValidateHttpRequest(req)
+	assert.That(c.t, ok, "%s %s is not as described:\n%s", method, path, words(errs))
 	return c.answered(c.request(method, path, body, headers...), status)
 }
 
@@ -171,9 +169,8 @@ func (c *client) answered(req *http.Request, status int) (a answer, _ http.Heade
 	text := require.Get(io.ReadAll(resp.Body))(c.t)
 	require.Is(c.t, resp.StatusCode, status, "%s %s: %s: HTTP", req.Method, req.URL, text)
 	resp.Body = io.NopCloser(bytes.NewReader(text))
-	if ok, errs := c.d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp); !ok {
-		c.t.Errorf("the answer to %s %s is not as described:\n%s%s", req.Method, req.URL, words(errs), text)
-	}
+	ok, errs := c.d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp)
+	assert.That(c.t, ok, "the answer to %s %s is not as described:\n%s%s", req.Method, req.URL, words(errs), text)
 	if status < 300 {
 		_, _, path := paths.FindPath(req, c.d.model, nil)
 		c.seen[req.Method+" "+path] = true
@@ -239,8 +236,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		return c.until("the act is "+state, "/acts/"+act.ID, func(a answer) bool { return a.State == state })
 	}
 	all := ends("done").Result.Report.Groups
-	assert.That(t, len(all) == 1 && all[0].Outcome == "blamed" && all[0].Count == len(orders),
-		"the rehearsal came to %+v", all)
+	assert.That(t, len(all) == 1 && all[0].Outcome == "blamed" && all[0].Count == len(orders), "it came to %+v", all)
 
 	// the cause is mended, and what was dead goes back to work, once
 	act = c.post(http.StatusCreated, "/pause", `{"why":"nobody may act meanwhile"}`)
@@ -297,8 +293,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.get("/outbox/preview?kind=outbox_drop&key=p")
 	assert.That(t, len(parked) == 1 && len(told) == 1 && parked[0].State == "parked",
 		"the outbox is told as %+v and %+v, want one parked message", parked, told)
-	c.post(http.StatusCreated, "/outbox",
-		`{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`)
+	c.post(http.StatusCreated, "/outbox", `{"kind":"outbox_drop","filter":{"keys":["p"]},"why":"nobody waits for it"}`)
 	c.until("the message is dropped", "/outbox", func(a answer) bool { return len(a.Items) == 0 })
 	b.Publish(exchange, "stock.rollback", stack.Message{MessageId: "text", Type: "stock.rollback", DeliveryMode: 2,
 		Body: []byte(`{"order_sn":7}`)})
@@ -307,8 +302,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.post(http.StatusCreated, "/letter/edit", text)
 	c.post(http.StatusUnprocessableEntity, "/letter/edit", text)
 	told = c.get("/message?key=text%2Fedited-1").Messages
-	assert.That(t, len(told) == 1 && told[0].From != nil && told[0].From.Key == "text",
-		"of the edited letter it is told %+v", told)
+	assert.That(t, len(told) == 1 && told[0].From != nil && told[0].From.Key == "text", "the edited letter: %+v", told)
 	for _, path := range []string{"/outbox/message?key=nobody", "/letter?key=nobody", "/message?key=nobody",
 		"/order?sn=nobody", "/acts/nobody", "/letters/groups/nobody"} {
 		c.ask("GET", path, "", http.StatusNotFound)
@@ -355,8 +349,7 @@ func TestWhatIsNotAsDescribedIsNoticed(t *testing.T) {
 			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
 			Body: io.NopCloser(strings.NewReader(c.body)),
 		}
-		if ok, errs := d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp); ok != c.fine {
-			t.Errorf("%s: %v, want %v\n%s", c.body, ok, c.fine, words(errs))
-		}
+		ok, errs := d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp)
+		assert.Is(t, ok, c.fine, "%s: %s", c.body, words(errs))
 	}
 }

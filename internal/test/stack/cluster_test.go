@@ -26,8 +26,7 @@ func TestNodesFormACluster(t *testing.T) {
 	}
 	s := require.Get(Start(t.Context(), Options{Only: []Kind{KindRabbitMQ}, RabbitMQNodes: 3}))(t)
 	t.Cleanup(func() { assert.OK(t, s.Stop()) })
-	require.That(t, len(s.Nodes) == 3 && s.Nodes[0] == s.RabbitMQ,
-		"%d nodes, want 3, the first of them Stack.RabbitMQ", len(s.Nodes))
+	require.That(t, len(s.Nodes) == 3 && s.Nodes[0] == s.RabbitMQ, "%d nodes, want 3, first Stack.RabbitMQ", len(s.Nodes))
 	first := s.Nodes[0].Broker(t)
 	first.DeclareQueue("q", map[string]any{"x-queue-type": "quorum"})
 	first.Publish("", "q", Message{Body: []byte("kept")})
