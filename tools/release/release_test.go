@@ -96,8 +96,7 @@ func TestAReleaseMadeElsewhereHasTheSameBytes(t *testing.T) {
 	assert.That(t, err != nil && strings.Contains(err.Error(), "?? more"),
 		"a tree with a file that no commit has was signed: %v, want a refusal that names the file", err)
 	binary := filepath.Join(dir, "0", "rollbackd_"+version+"_linux_amd64")
-	assert.That(t, !strings.Contains(string(must.Get(os.ReadFile(binary))), dir),
-		"the binary names the folder that it was built in")
+	assert.That(t, !strings.Contains(string(must.Get(os.ReadFile(binary))), dir), "the binary names its build's folder")
 	var said struct {
 		Version, Revision string
 		Modified          bool
@@ -189,8 +188,7 @@ func holdsImage(t *testing.T, dockerfile, version, commit string) {
 			fmt.Sprintf("HEALTHCHECK --interval=%v --timeout=%v --start-period=%v --retries=%d CMD %s", h.Interval,
 				h.Timeout, h.StartPeriod, h.Retries, quoted(h.Test[1:])),
 		} {
-			assert.That(t, strings.Contains(dockerfile, "\n"+line+"\n"),
-				"deploy/Dockerfile has not %q, as the image has", line)
+			assert.That(t, strings.Contains(dockerfile, "\n"+line+"\n"), "deploy/Dockerfile has not %q, as the image has", line)
 		}
 		of := "org.opencontainers.image."
 		assert.That(t, c.Labels[of+"version"] == version && c.Labels[of+"revision"] == commit,
@@ -255,7 +253,5 @@ func TestWhoHasNothingOfTheRepositoryInstallsTheProgramAndRequiresTheLibrary(t *
 			t.Fatalf("go %v: %v\n%s", args, err, said)
 		}
 	}
-	if said := must.Get(output(filepath.Join(dir, "rollbackd"), "version")); !strings.Contains(said, version+" ") {
-		t.Errorf("the installed program says %s, want %s", said, version)
-	}
+	assert.Has(t, must.Get(output(filepath.Join(dir, "rollbackd"), "version")), version+" ", "the installed program says")
 }
