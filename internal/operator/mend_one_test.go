@@ -36,8 +36,8 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 	w := newWorld(t).dead("no", "agrees", "no row", "ended", "cut off")
 	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
 	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
-	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
-		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 2, reason = NULL, replays = 1, consumer_timestamp = " +
+		"consumer_timestamp - INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
 	w.purged("purged", "purged too")
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
 	all := w.compare(operator.Bounds{})
