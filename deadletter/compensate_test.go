@@ -226,8 +226,8 @@ func TestALetterThatIsDeadNoMoreIsNotToldAndOneThatDiedAgainIs(t *testing.T) {
 	assert.That(t, letter.Replays == 1 && letter.Reason == "crashed", "told %+v, want its second death", letter)
 }
 
-// A process that dies between telling and noting it tells again, and nothing newer overtakes that, also when who is told
-// panics; one that noted it is not asked to tell again by the next.
+// A process that dies between telling and noting it tells again, and nothing newer overtakes that, also when who is
+// told panics; one that noted it is not asked to tell again by the next.
 func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
