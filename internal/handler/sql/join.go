@@ -86,8 +86,10 @@ func (r *joinedRun) prepare(sh *shape) (ok bool) {
 func (sh *shape) keyOf(values []any) (key string, ok bool) {
 	for i, v := range values {
 		text, ok := v.(string)
-		if n, integer := scaled(v, 0); sh.key[i].integer {
-			key, ok = key+fmt.Sprintf("%020d", uint64(n)^1<<63), integer
+		if sh.key[i].integer {
+			var n int64
+			n, ok = scaled(v, 0)
+			key += fmt.Sprintf("%020d", uint64(n)^1<<63)
 		} else {
 			key += strconv.Quote(text)
 		}

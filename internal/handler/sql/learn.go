@@ -121,7 +121,7 @@ WHERE event_object_schema = DATABASE() AND event_object_table = ?`
 	uniqueQuery = "SELECT index_name, GROUP_CONCAT(COALESCE(column_name, '') ORDER BY seq_in_index SEPARATOR '\n')" + `
 FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ?
 GROUP BY index_name HAVING MAX(non_unique) = 0 AND MAX(sub_part) IS NULL ORDER BY index_name`
-	typesQuery = `SELECT LOWER(column_name), LOWER(data_type), COALESCE(numeric_scale, 0), privileges
+	typesQuery = `SELECT LOWER(column_name), LOWER(data_type), COALESCE(numeric_scale, 0), privileges, LOWER(extra)
 FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position`
 	keysQuery = `SELECT column_name FROM information_schema.key_column_usage
 WHERE table_schema = DATABASE() AND table_name = ?
@@ -215,7 +215,10 @@ func (sh *shape) learn(ctx context.Context, on mysqldb.Queryer) (why, faster str
 	// A second run must find what the first found, and whatever refuses the sum must refuse one of its steps.
 	sh.repeats = sh.unique == len(sh.key) && len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
 		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) }) &&
-		!slices.ContainsFunc(tokens, func(t token) bool { return t.is("GENERATED") || t.is("UPDATE") && sh.tested != nil })
+		!slices.ContainsFunc(tokens, func(t token) bool { return t.is("GENERATED") }) &&
+		!slices.ContainsFunc(columns, func(c []string) bool {
+			return strings.Contains(c[4], "on update") && containsFold(sh.tested, c[0])
+		})
 	if slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }) {
 		return sh.table + " keeps versions of its rows", "a table without system versioning", nil
 	}
