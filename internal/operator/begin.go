@@ -285,11 +285,17 @@ func (d *Operator) resolve(ctx context.Context, f deadletter.Filter) (deadletter
 	); err != nil {
 		return f, err
 	}
-	rows, _, err := d.o.Records.List(ctx, dedup.Filter{Group: d.o.Group, Tag: f.Tag, Keys: f.Keys,
-		Statuses: []dedup.Status{dedup.Dead}, Limit: dedup.MaxListed})
 	stranger := func(row dedup.Row) bool { return !told.has(row.Identity) }
-	return f, cmp.Or(err, refuseIf(slices.ContainsFunc(rows, stranger), "a letter that is not known to be of order %q has"+
-		" the key of one that is, under another tag: say the tag too", f.Order))
+	for q := (dedup.Filter{Group: d.o.Group, Tag: f.Tag, Keys: f.Keys, Statuses: []dedup.Status{dedup.Dead},
+		Limit: dedup.MaxListed}); ; {
+		rows, next, err := d.o.Records.List(ctx, q)
+		err = cmp.Or(err, refuseIf(slices.ContainsFunc(rows, stranger), "a letter that is not known to be of order %q has"+
+			" the key of one that is, under another tag: say the tag too", f.Order))
+		if err != nil || next == "" {
+			return f, err
+		}
+		q.After = next
+	}
 }
 
 // set is the set of a request under the id of its act.
