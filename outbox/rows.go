@@ -49,8 +49,8 @@ type Row struct {
 	NextAt time.Time `json:"next_at,omitzero"`
 	// Owner is the claim under which it was sent, perhaps; "": surely nobody has sent it.
 	Owner      string    `json:"owner,omitempty"`
-	Tries      int       `json:"tries"` // how often RabbitMQ did not take it
-	FailedAt   time.Time `json:"failed_at,omitzero"`
+	Tries      int       `json:"tries"`              // how often RabbitMQ did not take it
+	FailedAt   time.Time `json:"failed_at,omitzero"` // since when, moved on while nobody tried
 	ParkedAt   time.Time `json:"parked_at,omitzero"`
 	Reason     string    `json:"reason,omitempty"`
 	Exchange   *string   `json:"exchange,omitempty"` // nil: the relay's

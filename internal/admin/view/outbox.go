@@ -55,7 +55,7 @@ func (r OutboxRow) Facts() []operator.Fact {
 	return []operator.Fact{
 		{Name: "key", Text: r.Key}, {Name: "state", Text: string(r.State)}, {Name: "put", Text: at(r.PutAt)},
 		{Name: "due", Text: at(r.DueAt)}, {Name: "next looked at", Text: at(r.NextAt)}, {Name: "sent", Text: owner},
-		{Name: "not taken", Text: strings.TrimSuffix(fmt.Sprintf("%d times, first %s", r.Tries, at(r.FailedAt)), ", first ")},
+		{Name: "not taken", Text: strings.TrimSuffix(fmt.Sprintf("%d times, since %s", r.Tries, at(r.FailedAt)), ", since ")},
 		{Name: "parked", Text: at(r.ParkedAt)}, {Name: "reason", Text: r.Reason},
 		{Name: "exchange", Text: to(r.Exchange)}, {Name: "routing key", Text: to(r.RoutingKey)},
 		{Name: "content type", Text: r.ContentType}, {Name: "headers", Text: r.Headers}, {Name: "body", Text: r.Body},
